@@ -263,11 +263,12 @@ class Cluster:
 
     def _wait_for_staged(self, table: str, known: list[str]) -> dict[str, Any]:
         """Wait until a write, not one of `known`, has staged files of a task."""
-        staging = Path(f"/proc/{self.hosts['client'].pid}/root{table}") / "staging"
+        folder = Path(f"/proc/{self.hosts['client'].pid}/root{table}")
         deadline = time.monotonic() + SECONDS_TO_STAGE
         while time.monotonic() < deadline:
-            writes = [path for path in staging.glob("*") if path.name not in known]
-            files = [path for write in writes for path in write.glob("*/**/*.parquet")]
+            writes = [path for path in (folder / "writes").glob("*") if path.name not in known]
+            rowsets = [f"tablet/*/rowset/{write.stem[:16]}-*/*.parquet" for write in writes]
+            files = [path for pattern in rowsets for path in folder.glob(pattern)]
             if files:
                 return {"staged": len(files)}
             time.sleep(0.05)

@@ -246,8 +246,8 @@ def killed_worker(spark: SparkSession, name: str) -> str:
 def _killed(spark: SparkSession, name: str, what: str, host: str) -> str:
     part = Part(spark, name)
     part.write("insert", made(range(2000), "first"))
-    staging = Path(part.path, "staging")
-    known = [path.name for path in staging.glob("*")]
+    records = Path(part.path, "writes")
+    known = [path.name for path in records.glob("*")]
     rows = made(range(1000, 9000), "second")
     ask(
         kill=what,
@@ -264,7 +264,7 @@ def _killed(spark: SparkSession, name: str, what: str, host: str) -> str:
     assert begin < killed["time"] < end, "killed after the write"
     part.model |= rows
     part.check()
-    left = [path.name for path in staging.glob("*") if path.name not in known]
+    left = [path.name for path in records.glob("*") if path.name not in known]
     assert not left, f"staged files were left: {left}"
     part.write("upsert", made(range(500), "third"))
     part.check()
@@ -299,7 +299,7 @@ def speculation(spark: SparkSession, name: str) -> str:
     part.check()
     time.sleep(9)  # the slow attempts end, or are stopped
     part.check()
-    left = list(Path(part.path, "staging").iterdir())
+    left = list(Path(part.path, "writes").iterdir())
     assert not left, f"staged files were left: {left}"
     part.table.check().raise_if_bad()
     return f"{copies} of 8 tasks had a copy; every row is there once"

@@ -1,7 +1,8 @@
 """Sixteen processes on one table for minutes: sessions, bulk writers, scanners, and a Spark job.
 
     python benchmarks/many_processes.py [--seconds 300] [--spark] [--sessions 7] [--bulks 3]
-        [--scanners 6] [--maintainers 0] [--collectors 0] [--purgers 0] [--pause 1.0] [--folder …]
+        [--scanners 6] [--maintainers 0] [--collectors 0] [--purgers 0] [--mortals 0] [--pause 1.0]
+        [--folder …]
 
 Ends with an error if an acknowledged row is missing or doubled, if a scan saw a part of a batch, or
 if a process had an error. The writers and the checks are in tests/support/machines/crowd.py.
@@ -21,11 +22,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import numpy as np
 import pyarrow as pa
 
 from tests.support.machines.crowd import (
     BULK_ROWS,
-    RACE,
     RING,
     ROLES,
     SECOND,
@@ -65,7 +66,8 @@ def run_spark(spark: Any, path: Path, sessions: int, seconds: float) -> Told:
             frame = frame.withColumn("writer", frame["writer"].cast("int"))
             wait = time.perf_counter()
             frame.write.format("kudulite").mode("append").save(str(path))
-            told.waits.append(time.perf_counter() - wait)
+            told.ends.append(time.perf_counter())
+            told.waits.append(told.ends[-1] - wait)
             told.batches += 1
     except Exception:
         told.problem = traceback.format_exc()
@@ -84,7 +86,7 @@ def _check_with_spark(spark: Any, path: Path, sessions: int) -> int:
     ).collect()
     for row in found:
         assert row.found == row["keys"], f"a key twice: {row}"
-        if row.writer != RACE:
+        if row.writer >= 0:
             expected = RING + row.low * batch_size(row.writer, sessions)
             assert row.low == row.high and row.found == expected, f"a torn batch: {row}"
     return sum(row.found for row in found)
@@ -123,6 +125,7 @@ def main() -> None:
     parser.add_argument("--maintainers", type=int, default=0)
     parser.add_argument("--collectors", type=int, default=0, help="remove files without grace")
     parser.add_argument("--purgers", type=int, default=0, help="write rows and purge them")
+    parser.add_argument("--mortals", type=int, default=0, help="of the sessions, to be killed")
     parser.add_argument("--pause", type=float, default=1.0, help="after a batch and after a scan")
     parser.add_argument("--spark", action="store_true", help="a Spark job beside them")
     parser.add_argument("--folder", help="where the table is made (default: the system's)")
@@ -141,6 +144,7 @@ def main() -> None:
             maintainers=args.maintainers,
             collectors=args.collectors,
             purgers=args.purgers,
+            mortals=args.mortals,
             seconds=args.seconds,
             pause_seconds=args.pause,
         )
@@ -156,8 +160,17 @@ def main() -> None:
             told.role = "bulk" if told.role == "spark" else told.role
         problems = problems_at_end(Path(folder), results, args.sessions)
     writers = [told for told in results if told.role in ("session", "bulk")]
-    longest = max((wait for told in writers for wait in told.waits), default=0.0)
-    print(f"longest wait of a writer: {longest * 1e3:,.0f} ms")
+    ends = np.sort([end for told in writers for end in told.ends])
+    longest = turns = 0.0
+    for told in writers:
+        until = np.array(told.ends)
+        begins = until - told.waits
+        longest = max(longest, *told.waits, 0.0)
+        passed = np.searchsorted(ends, until) - np.searchsorted(ends, begins)
+        turns = max(turns, *passed.tolist(), 0)
+    print(f"longest wait of a writer: {longest * 1e3:,.0f} ms; {turns:,.0f} turns of others")
+    if args.mortals:
+        print(f"kills of session writers: {crowd.kills:,}")
     print(
         "\n".join(problems) or "every acknowledged row is there once; no scan saw part of a batch"
     )

@@ -28,7 +28,7 @@ import numpy as np
 from main_job import make_rows
 
 import kudulite as kudu
-from kudulite.storage.tablet_lock import read_lock_file
+from kudulite.storage.table_lock import read_lock_file
 
 LOAD_ROWS = 1_000_000  # of one write, when the table is loaded
 MANY = 1_000  # rows of a large flush
@@ -85,9 +85,9 @@ def rows_to_upsert(row_count: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def log_bytes(table: kudu.Table) -> int:
-    """How long the durable part of the last segments of the table's logs is together."""
-    ends = [read_lock_file(path)[1] for path in (table.path / "tablet").glob("*/lock")]
-    return sum(end[1] for end in ends if end is not None)
+    """How long the durable part of the last segment of the table's log is."""
+    end = read_lock_file(table.path / "lock").log_end
+    return 0 if end is None else end[1]
 
 
 def measure_flushes(

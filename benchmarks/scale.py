@@ -3,6 +3,7 @@
     python benchmarks/scale.py [--rows 1000000 20000000] [--tablets 8] [--only PART …]
 
     operations   the same operations on tables of different sizes, and the ratio of their costs
+    lookups      rows by random keys, of a table with overlapping rowsets that is in the page cache
     memory       the highest memory of a load from a reader and of a compaction
     planning     plans of a table with 1,000 tablets, and of one with 10,000 rowsets
 
@@ -34,14 +35,18 @@ from stores.workload import KEY, KEY_STEP, RANGE_KEYS, SCHEMA, UPDATED, make_row
 
 import kudulite as kudu
 from kudulite.chain.manifest import Origin
+from kudulite.client.lookup import KeyLookup
+from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.table.environment import default_environment
 from kudulite.table.table_store import TableStore
 
-PARTS = ("operations", "memory", "planning")
+PARTS = ("operations", "lookups", "memory", "planning")
 PLANNED = ("tablets", "rowsets")
 READER_ROWS = 250_000
 BATCH = {"upsert": 100_000, "update": 50_000, "delete": 10_000}
 AGGREGATED = ["mode", "quantity", "price"]
+LOADS = 8  # of interleaved keys; each makes a rowset in each tablet
+FOUND_KEYS = 100
 TABLETS_MANY = 1_000
 ROWSET_TABLETS, ROWSETS_EACH = 100, 100
 
@@ -192,6 +197,54 @@ def read_little(
     figures.measure(f"10,000 rows by key, {name}", works)
 
 
+# -- lookups in a table that is larger than the block cache
+
+
+def run_lookups(folder: Path, row_count: int, tablets: int) -> dict[str, Any]:
+    """Make the table; in the next process, return the figures of lookups in it."""
+    if not connect(folder).table_exists("rows"):
+        table, each = create(folder, tablets), row_count // LOADS
+        for load in range(LOADS):
+            firsts = range(0, each, READER_ROWS)
+            numbers = (np.arange(first, min(first + READER_ROWS, each)) for first in firsts)
+            parts = [make_rows((n * LOADS + load) * KEY_STEP, load) for n in numbers]
+            table.insert(pa.concat_tables(parts))
+        return {}
+    table, random = connect(folder).table("rows"), np.random.default_rng(9)
+    for path in table.path.glob("tablet/*/rowset/*/*"):
+        path.read_bytes()
+    figures, cache = Figures(), default_environment().cache
+
+    def gets(count: int, add: int = 0) -> list[Callable[[], Any]]:
+        keys = random.integers(0, row_count, count) * KEY_STEP + add
+        return [lambda key=key: table.get(key) for key in keys.tolist()]
+
+    figures.measure("get, the first of a process", gets(200))
+    figures.measure("get", gets(1000))
+    figures.measure("get of an absent key", gets(1000, 1))
+    figures.measure("get, nothing in the block cache", gets(100), before=cache.clear)
+    many = [pa.table({KEY: some_keys(random, row_count, 10_000)}) for _ in range(3)]
+    works = [lambda keys=keys: table.get_many(keys) for keys in many]
+    figures.measure("10,000 rows by key", works)
+    few = [some_keys(random, row_count, FOUND_KEYS) for _ in range(40)]
+    works = [lambda keys=keys: find(table, keys + keys % 2) for keys in few]
+    figures.measure(f"find {FOUND_KEYS} keys, half of them there", works)
+    batches = [make_rows(keys + keys % 2, 6) for keys in few]
+    works = [lambda batch=batch: table.upsert(batch) for batch in batches]
+    figures.measure(f"upsert of {FOUND_KEYS} rows", works)
+    return figures.found
+
+
+def find(table: kudu.Table, keys: np.ndarray) -> int:
+    """Return how many keys there are, found as a write does."""
+    store = TableStore(table.path, default_environment())
+    entries, count = {entry.id: entry for entry in store.newest().tablets}, 0
+    for tablet_id, own in KeyLookup(store).keys_by_tablet(pa.table({KEY: keys})).items():
+        found = store.tablet(entries[tablet_id]).locate(own, TIMESTAMP_MAX)
+        count += int(np.count_nonzero(found.is_found))
+    return count
+
+
 # -- memory
 
 
@@ -329,10 +382,10 @@ def main() -> None:
         run_part(args)
         return
     names = [f"{rows:,} rows" for rows in args.rows]
-    for part in ("operations", "memory"):
+    for part in ("operations", "lookups", "memory"):
         if part in args.only:
             options = ["--tablets", str(args.tablets), "--only", part]
-            times = 2 if part == "memory" else 1
+            times = 1 if part == "operations" else 2
             found = [in_process(*[[*options, "--rows", str(rows)]] * times) for rows in args.rows]
             compare(part, names, found)
     if "planning" in args.only:
@@ -349,6 +402,8 @@ def run_part(args: argparse.Namespace) -> None:
         make_planned(args.folder, args.make)
     elif args.plan:
         found = run_planning(args.folder, args.plan)
+    elif "lookups" in args.only:
+        found = run_lookups(args.folder, args.rows[0], args.tablets)
     elif "memory" in args.only:
         found = run_memory(args.folder, args.rows[0], args.tablets)
     else:

@@ -133,7 +133,7 @@ def killed_streams(args: argparse.Namespace, folder: Path) -> None:
     print(f"rows lost:                           {report.lost:,}")
     print(f"rows too many:                       {report.surplus:,}")
     print(f"rows that differ:                    {report.different:,}")
-    print(f"staging folders left:                {report.staged:,}")
+    print(f"records of writes left:              {report.staged:,}")
     if report.lost or report.surplus or report.different:
         sys.exit("the target is not the source")
 
@@ -149,10 +149,10 @@ def killed_writer(args: argparse.Namespace, folder: Path) -> None:
             )
 
     report = kill_again_and_again(folder, args.kills, args.first_seed, show)
-    print(f"acknowledged steps, all there:               {report.acknowledged:,}")
-    print(f"steps whole in a tablet, not acknowledged:   {report.ahead:,}")
-    print(f"of these, in one of the two tablets:         {report.halves:,}")
-    print(f"longest opening and first scan after a kill: {report.seconds_to_open_max * 1e3:.0f} ms")
+    print(f"acknowledged steps, all there:                 {report.acknowledged:,}")
+    print(f"steps whole in both tablets, not acknowledged: {report.ahead:,}")
+    longest = report.seconds_to_open_max * 1e3
+    print(f"longest opening and first scan after a kill:   {longest:.0f} ms")
 
 
 def read_matrix(args: argparse.Namespace, folder: Path) -> None:

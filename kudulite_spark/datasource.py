@@ -132,15 +132,13 @@ class KuduliteDataSource(DataSource):
         return found
 
     def _noted_schema(self) -> StructType:
+        """Return the answer to a load() of the catalog, which an error is, too."""
         try:
             if (name := self._metadata_name()) is not None:
                 return self._metadata_schema(name)
-            struct = self._schema()
+            return self._schema()
         except KuduliteError as error:
             return load_failed(error)
-        table, _ = self._opened()
-        assert self._moments is not None
-        return with_table_note(struct, table, self._table_schema(table), self._moments[0])
 
     def _metadata_name(self) -> str | None:
         """Return the name of the metadata table that a load() of the catalog is of, if it is."""
@@ -201,6 +199,9 @@ class KuduliteDataSource(DataSource):
         found = own_schema(schema, read)
         if FRONT in self.options and not read.is_of_changes:
             found = with_row_count(found, *self._row_count(table, read))
+        if self.options.get(FRONT) == CATALOG_LOAD:
+            assert self._moments is not None
+            found = with_table_note(found, table, schema, self._moments[0])
         return found
 
     def _row_count(self, table: Table, read: ReadOptions) -> tuple[int, str | None]:

@@ -134,7 +134,7 @@ def _rowsets(table: Table) -> Rows:
 
 _TABLES: dict[str, tuple[str, Callable[[Table], Rows]]] = {
     "versions": (
-        "version BIGINT NOT NULL, timestamp TIMESTAMP NOT NULL, operation STRING, inserted BIGINT,"
+        "version BIGINT, timestamp TIMESTAMP NOT NULL, operation STRING, inserted BIGINT,"
         " updated BIGINT, deleted BIGINT, ignored BIGINT, writer STRING, message STRING,"
         " hybrid_time BIGINT NOT NULL",
         _versions,

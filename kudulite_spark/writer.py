@@ -3,7 +3,7 @@
     planner: checked options + schema → writer with a PlannedWrite (may make the table)
     task:    write() → a message with the staged files    any number of attempts, invisible
     commit:  the messages of the attempts that won → one version of the table
-    abort:   removes the staging folder, and a table that this very write made
+    abort:   removes the staged files, and a table that this very write made
 
 Planner, tasks and commit are different processes. Each gets the PlannedWrite, a picklable value.
 
@@ -208,7 +208,7 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
                 planned.path,
             )
             bulk_write.abort()
-        elif planned.is_overwrite or any(task.tablet_ids for task in staged):
+        elif planned.is_overwrite or any(task.has_rows for task in staged):
             bulk_write.commit(staged)
         else:
             bulk_write.abort()  # an empty batch is no version

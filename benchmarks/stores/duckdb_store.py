@@ -26,7 +26,10 @@ def column_list(schema: pa.Schema, types: dict[pa.DataType, str]) -> str:
 
 
 class DuckdbStore(Store):
-    """A table with a primary key. A MERGE takes twice the time of INSERT OR REPLACE."""
+    """A table with a primary key.
+
+    For many rows a MERGE takes twice the time of INSERT OR REPLACE, for a hundred a tenth of it.
+    """
 
     title = "DuckDB"
     packages = ("duckdb",)
@@ -45,6 +48,10 @@ class DuckdbStore(Store):
 
     def upsert(self, rows: pa.Table) -> None:
         self._execute("INSERT OR REPLACE INTO t SELECT * FROM given", rows)
+
+    def upsert_few(self, rows: pa.Table) -> None:
+        matched = "WHEN MATCHED THEN UPDATE WHEN NOT MATCHED THEN INSERT"
+        self._execute(f"MERGE INTO t USING given USING ({KEY}) {matched}", rows)
 
     def update(self, rows: pa.Table) -> None:
         self._execute("UPDATE t SET price = given.price FROM given WHERE t.key = given.key", rows)

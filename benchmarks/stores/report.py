@@ -12,6 +12,7 @@ TIMES = (
     ("update", "update of one column in 5 %"),
     ("delete", "delete of 1 %"),
     ("single", "one row, durable"),
+    ("commits", "a commit of 100 random rows"),
     ("keys_clean", "10,000 rows by key, clean"),
     ("keys_dirty", "the same, dirty"),
     ("range_clean", "range of 1,000 keys, clean, first read"),

@@ -1,6 +1,6 @@
 """Steps: the writes and reads of one store, in a process of its own, measured and verified.
 
-    process of a store     load · reads · three writes · reads · past · single rows · series
+    process of a store     load · reads · three writes · reads · past · rows · commits · series
     ├─ its own process     reads single rows of a store that it has just opened
     └─ its own process     aggregates by other engines, whose memory is not that of the store
 
@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from stores.store import Store
 from stores.workload import (
+    COMMIT_ROWS,
     KEY,
     SCHEMA,
     SERIES_SCHEMA,
@@ -46,7 +47,7 @@ READS_DIRTY = ("get_dirty", "keys_dirty", "range_dirty", "aggregate_dirty", f"{N
 READS_PAST = ("aggregate_past", f"{NATIVE}_past", "changes_update", "changes_all")
 WRITES = ("upsert", "update", "delete")
 # As in the options of the command; "load" is always done.
-STEPS = ("load", *READS_CLEAN, *WRITES, *READS_DIRTY, *READS_PAST, "single", "series")
+STEPS = ("load", *READS_CLEAN, *WRITES, *READS_DIRTY, *READS_PAST, "single", "commits", "series")
 
 
 class WrongResultError(Exception):
@@ -67,7 +68,7 @@ class StepRun:
         self.store.open()
         self.command = command
         emit("caller", bytes=sum(table.nbytes for table in self.tables.values()))
-        emit("start", peak_bytes=_resident_bytes())
+        emit("start", peak_bytes=resident_bytes())
         rows = self.tables["rows"]
         if not self.measure("load", lambda: self.store.load(rows), self.whole("loaded")):
             return
@@ -79,6 +80,8 @@ class StepRun:
             self.past()
         if "single" in self.steps:
             self.single_rows()
+        if "commits" in self.steps:
+            self.commits()
         if "series" in self.steps:
             self.series()
 
@@ -181,11 +184,21 @@ class StepRun:
         rows = self.tables["single"].to_pylist()
         works = [lambda row=row: self.store.write_one(row) for row in rows]
         count = self.one_after_another("single", works, None)
-        written = self.tables["single"].slice(0, count)
+        self.read_back("single", self.tables["single"].slice(0, count))
+
+    def commits(self) -> None:
+        """Upsert a few random rows again and again, and read them back."""
+        rows = self.tables["commits"]
+        parts = [rows.slice(n, COMMIT_ROWS) for n in range(0, rows.num_rows, COMMIT_ROWS)]
+        works = [lambda part=part: self.store.upsert_few(part) for part in parts]
+        # The first one may import an engine, and pay for the load.
+        count = self.one_after_another("commits", works, None, warm_ups=1)
+        self.read_back("commits", rows.slice(0, count * COMMIT_ROWS))
+
+    def read_back(self, step: str, written: pa.Table) -> None:
+        """Compare the rows of some keys with those that were written last."""
         keys = written[KEY].combine_chunks()
-        self.verify(
-            "single", lambda: check_rows(self.store.rows_of_keys(keys), content_of(written))
-        )
+        self.verify(step, lambda: check_rows(self.store.rows_of_keys(keys), content_of(written)))
 
     def series(self) -> None:
         """Load a table whose key is (series, time), and read ranges of time of some series."""
@@ -236,6 +249,7 @@ class StepRun:
         works: Iterable[Callable[[], Any]],
         expected: list[Content] | None,
         schema: pa.Schema = SCHEMA,
+        warm_ups: int = 0,
     ) -> int:
         """Measure works that differ, each once; returns how many there was time for."""
         waiting, found = iter(works), []
@@ -247,7 +261,7 @@ class StepRun:
             for rows, content in zip(found, expected or (), strict=False):
                 check_rows(rows, content, schema)
 
-        self.measure(step, run_next, check, len(list(works)))
+        self.measure(step, run_next, check, len(list(works)) - warm_ups, warm_ups)
         return len(found)
 
     def verify(self, step: str, check: Callable[[], None]) -> bool:
@@ -367,7 +381,7 @@ def high_water_bytes() -> int:
     return _status("VmHWM")
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     return _status("VmRSS")
 
 

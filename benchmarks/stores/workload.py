@@ -1,7 +1,8 @@
 """Workload: generated rows and writes in a folder, and the results that every store must return.
 
     folder/rows.arrow  upsert.arrow  update.arrow  delete.arrow   the writes, in this order
-           single.arrow  series.arrow                     one-row writes, rows of the second table
+           single.arrow  commits.arrow     writes of one row, and commits of COMMIT_ROWS rows
+           series.arrow                    rows of the second table
            plan.json                                      the reads, and their expected results
 
 Expected results are computed with numpy and pyarrow on the generated rows, and no store takes part.
@@ -32,6 +33,8 @@ RANGE_COUNT = 20
 MANY_KEYS = 10_000
 GET_KEYS = 200
 SINGLE_ROWS = 200
+COMMIT_ROWS = 100
+COMMIT_COUNT = 100
 SERIES_COUNT = 100
 SERIES_READ = 20
 MODES = ("AIR", "FOB", "MAIL", "RAIL", "REG AIR", "SHIP", "TRUCK")
@@ -53,7 +56,7 @@ SCHEMA = pa.schema(
 SERIES_SCHEMA = pa.schema(
     {"series": pa.int64(), "time": pa.int64(), "value": pa.float64(), "low": pa.float64()}
 )
-WRITES = ("rows", "upsert", "update", "delete", "single", "series")
+WRITES = ("rows", "upsert", "update", "delete", "single", "commits", "series")
 
 # mode -> (row count, sum of quantity, sum of price)
 Aggregate = dict[str, tuple[int, float, float]]
@@ -182,12 +185,16 @@ def make_workload(folder: Path, row_count: int, in_key_order: bool = False) -> N
     absent = random.choice(row_count, row_count // 100, replace=False) * KEY_STEP + 1
     updated = random.choice(keys, row_count // 20, replace=False)
     deleted = random.choice(keys, row_count // 100, replace=False)
+    # Each key once, so that every row can be read back; not from `random`, which draws the reads.
+    commit_rows = min(COMMIT_COUNT * COMMIT_ROWS, row_count)
+    committed = np.random.default_rng(8).choice(keys, commit_rows, replace=False)
     writes = {
         "rows": make_rows(np.sort(keys) if in_key_order else keys, 1),
         "upsert": make_rows(random.permutation(np.concatenate([present, absent])), 2),
         "update": pa.table({KEY: updated, UPDATED: np.round(random.random(len(updated)) * 9, 3)}),
         "delete": pa.table({KEY: deleted}),
         "single": make_rows(random.choice(keys, SINGLE_ROWS, replace=False) + 2, 3),
+        "commits": make_rows(committed, 4),
         "series": make_series(row_count // 5),
     }
     for name, table in writes.items():

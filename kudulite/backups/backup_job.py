@@ -26,11 +26,11 @@ parent's number with the inserts and deletes of the increment.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,7 +58,7 @@ from kudulite.client.tokens import ChangeToken, ScanToken
 from kudulite.errors import ConflictError, CorruptionError, StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.shown.progress import Progress
-from kudulite.storage.file_system import FileSystem, check_length, entries_of, exists, read_file
+from kudulite.storage.storage import Storage, check_length
 from kudulite.table.background_work import in_threads
 from kudulite.table.read_request import ChangePlan, ReadRequest, RowPlan
 from kudulite.table.scan_plan import planned_columns
@@ -82,15 +82,16 @@ class BackupJob(LockedJob):
         self, table: Table, target: Path, *, full: bool | None, content_hash: bool
     ) -> None:
         self._table = table
-        self._set = BackupSet(target, store_of(table).file_system)
+        self._set = BackupSet(target, store_of(table).storage)
         self._full, self._with_content = full, content_hash
         announcement = f"backup of {table.name!r}"
-        super().__init__(self._set.folder, self._set.file_system, announcement)
+        super().__init__(self._set.folder, self._set.storage, announcement)
 
     def _begin(self) -> None:
         table, backups = self._table, self._set
+        storage = backups.storage
         for path in backups.folders():
-            if exists(path / MANIFEST_NAME) and exists(path / PLAN_NAME):
+            if storage.exists(path / MANIFEST_NAME) and storage.exists(path / PLAN_NAME):
                 clean_folder(backups, backups.read(path.name))
         parent = backups.newest()
         self.why_full = why_not_incremental(table, backups, parent, self._full)
@@ -103,15 +104,15 @@ class BackupJob(LockedJob):
             self._publish_plan()
 
     def _publish_plan(self) -> None:
-        plan, file_system = self._plan, self._set.file_system
+        plan, storage = self._plan, self._set.storage
         folder = self._set.folder / plan.head.id
-        if exists(folder / MANIFEST_NAME):
+        if storage.exists(folder / MANIFEST_NAME):
             raise ConflictError(
                 f"{folder}: this backup exists, and the table has not changed since then"
             )
-        file_system.make_directory(folder)
-        file_system.sync_directory(self._set.folder)
-        if not file_system.publish(folder / PLAN_NAME, plan.encode()):
+        storage.make_folder(folder)
+        storage.sync([self._set.folder])
+        if not storage.put_if_absent(folder / PLAN_NAME, plan.encode()):
             raise ConflictError(f"{folder}: another process has just begun this backup")
 
     def __repr__(self) -> str:
@@ -154,7 +155,7 @@ class BackupJob(LockedJob):
         results = [piece.result() for piece in self.pieces]
         files = tuple(result.file for result in results if result.file is not None)
         for file in files:
-            check_length(folder / file.ref.name, file.ref)
+            check_length(self._set.storage, folder / file.ref.name, file.ref)
         self._check_counts(results)
         backup = Backup(
             **vars(head),
@@ -163,7 +164,7 @@ class BackupJob(LockedJob):
             content_hash=self._content_hash(results),
         )
         content = backup.encode()
-        if not self._set.file_system.publish(folder / MANIFEST_NAME, content):
+        if not self._set.storage.put_if_absent(folder / MANIFEST_NAME, content):
             raise ConflictError(f"{folder}: another process has just finished this backup")
         clean_folder(self._set, backup)
         return Backup.decode(content, folder)
@@ -177,7 +178,7 @@ class BackupJob(LockedJob):
             token=_token(self._table, head, piece),
             column_ids=tuple(column.id for column in head.schema.columns),
             with_content=self._plan.has_content_hash and piece.kind == "rows",
-            file_system=self._set.file_system,
+            storage=self._set.storage,
         )
 
     def _check_counts(self, results: list[PieceResult]) -> None:
@@ -208,8 +209,8 @@ class BackupJob(LockedJob):
 
 
 def backup(
-    table: Table | str | os.PathLike[str],
-    target: str | os.PathLike[str],
+    table: Table | str | PathLike[str],
+    target: str | PathLike[str],
     *,
     full: bool | None = None,
     content_hash: bool = False,
@@ -221,8 +222,8 @@ def backup(
 
 
 def begin_backup(
-    table: Table | str | os.PathLike[str],
-    target: str | os.PathLike[str],
+    table: Table | str | PathLike[str],
+    target: str | PathLike[str],
     *,
     full: bool | None = None,
     content_hash: bool = False,
@@ -262,9 +263,9 @@ def clean_folder(backups: BackupSet, backup: Backup) -> None:
     The plan is removed last: a folder with a manifest and a plan is cleaned by the next backup.
     """
     kept = {MANIFEST_NAME, *(file.ref.name for file in backup.files)}
-    found = [path for path in entries_of(backup.path) if path.name not in kept]
+    found = [path for path in backups.storage.entries(backup.path) if path.name not in kept]
     for path in [*(p for p in found if p.name != PLAN_NAME), backup.path / PLAN_NAME]:
-        backups.file_system.remove(path)
+        backups.storage.delete(path)
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,7 @@ class BackupPiece:
     token: ScanToken | ChangeToken
     column_ids: tuple[int, ...]
     with_content: bool
-    file_system: FileSystem = field(repr=False)
+    storage: Storage = field(repr=False)
 
     @property
     def size_bytes(self) -> int:
@@ -304,15 +305,15 @@ class BackupPiece:
             result, path = PieceResult(None, content_sum(self.token.open())), None
         else:
             result, path = self._write()
-        if not self.file_system.publish(self.result_path, result.encode()) and path is not None:
-            self.file_system.remove(path)  # another process was first
+        if not self.storage.put_if_absent(self.result_path, result.encode()) and path is not None:
+            self.storage.delete(path)  # another process was first
 
     def result(self) -> PieceResult:
         """Return the result, after `run`. Raises StorageError, CorruptionError."""
-        return PieceResult.decode(read_file(self.result_path), str(self.result_path))
+        return PieceResult.decode(self.storage.read(self.result_path), str(self.result_path))
 
     def _is_done(self) -> bool:
-        if not exists(self.result_path):
+        if not self.storage.exists(self.result_path):
             return False
         try:
             result = self.result()
@@ -320,7 +321,7 @@ class BackupPiece:
                 check_data_file(Path(self.folder), result.file)
             return True
         except (CorruptionError, StorageError):
-            self.file_system.remove(self.result_path)
+            self.storage.delete(self.result_path)
             return False
 
     def _write(self) -> tuple[PieceResult, Path | None]:
@@ -331,7 +332,7 @@ class BackupPiece:
             return PieceResult(None, ContentSum(0, 0) if self.with_content else None), None
         content, kinds, row_count = ContentSum(0, 0), Counter[str](), 0
         schema = self._file_schema(first.schema)
-        with self.file_system.open_sink(path) as sink:
+        with self.storage.open_sink(path) as sink:
             with pq.ParquetWriter(
                 pa.PythonFile(sink, "w"),
                 schema,

@@ -30,11 +30,11 @@ from kudulite.errors import (
     UsageError,
 )
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.storage.file_system import exists, read_file
+from kudulite.storage.storage import Storage
+from kudulite.table.present import caught_up_memory
 from kudulite.table.row_ids import last_id_of
 from kudulite.table.scan_plan import planned_columns, readable_columns
-from kudulite.table.snapshot import check_not_ancient
-from kudulite.table.tablet_memory import caught_up_memory
+from kudulite.table.snapshot import check_not_ancient, choose_snapshot
 from kudulite.tablet.tablet_scan import CHANGE_COLUMNS
 
 _PLAN_ATTEMPTS_MAX = 20
@@ -97,9 +97,9 @@ def plan_to_continue(
     newest = backups.newest()
     found = None
     for path in reversed(backups.folders()):
-        if exists(path / MANIFEST_NAME):
+        if backups.storage.exists(path / MANIFEST_NAME):
             continue
-        plan = _read_plan(path)
+        plan = _read_plan(backups.storage, path)
         if found is None and plan is not None and plan.has_content_hash == content_hash:
             head = plan.head
             is_next = newest is None or head.moment > newest.moment
@@ -107,14 +107,14 @@ def plan_to_continue(
             if is_next and is_kind and _can_still_be_read(table, head):
                 found = plan
                 continue
-        backups.file_system.remove_tree(path)
+        backups.storage.delete_below(path)
     return found
 
 
-def _read_plan(path: Path) -> BackupPlan | None:
+def _read_plan(storage: Storage, path: Path) -> BackupPlan | None:
     """Return the plan in a backup's folder, None if it is missing, damaged or of another backup."""
     try:
-        plan = BackupPlan.decode(read_file(path / PLAN_NAME), str(path / PLAN_NAME))
+        plan = BackupPlan.decode(storage.read(path / PLAN_NAME), str(path / PLAN_NAME))
     except (CorruptionError, StorageError):
         return None
     # The id names the folder that the backup writes to and cleans up: it must not be another one.
@@ -144,7 +144,9 @@ def new_plan(table: Table, parent: Backup | None, content_hash: bool) -> BackupP
     """
     store = store_of(table)
     for _ in range(_PLAN_ATTEMPTS_MAX):
-        moment = table.current_timestamp()
+        # Of the clock: without a change since the last backup the present is the same.
+        present = max(store.environment.clock.now(), table.current_timestamp())
+        moment = Timestamp(choose_snapshot(store, Timestamp(present)))
         manifest = store.newest()
         if len(manifest.partitions_at(moment)) > 1 or manifest.schema_since > moment:
             continue  # a range was dropped since, or a column altered

@@ -10,11 +10,12 @@ made, or that was interrupted.
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from os import PathLike
+from os.path import abspath
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -35,10 +36,10 @@ from kudulite.errors import CorruptionError, FormatVersionError, NotFoundError, 
 from kudulite.model.aliases import Moment
 from kudulite.model.hybrid_time import format_timestamp, parse_timestamp
 from kudulite.shown.progress import Progress
-from kudulite.storage.file_system import FileSystem, entries_of, exists, read_file, verify_file
 from kudulite.storage.json_form import Stored
+from kudulite.storage.storage import Storage, verify_file
 from kudulite.storage.storage_error import arrow_errors
-from kudulite.storage.tablet_lock import TabletLock, create_lock_file
+from kudulite.storage.table_lock import TableLock, create_lock_file
 from kudulite.table.environment import default_environment
 
 _DAMAGE = (CorruptionError, FormatVersionError, StorageError)
@@ -108,10 +109,10 @@ class Backup(BackupHead):
 
 def check_data_file(folder: Path, file: DataFile) -> None:
     """Read a whole file. Raises CorruptionError or StorageError unless it matches `file`."""
-    path = folder / file.ref.name
-    verify_file(path, file.ref)
+    path, storage = folder / file.ref.name, default_environment().storage
+    verify_file(storage, path, file.ref)
     with arrow_errors(path, "not a Parquet file"):
-        found = pq.read_metadata(path).num_rows
+        found = pq.read_metadata(storage.open(path, file.ref)).num_rows
     if found != file.row_count:
         raise CorruptionError(f"{path}: {found} rows, expected {file.row_count}")
 
@@ -119,24 +120,26 @@ def check_data_file(folder: Path, file: DataFile) -> None:
 class BackupSet:
     """The backups in one directory."""
 
-    def __init__(self, folder: Path, file_system: FileSystem) -> None:
-        self.folder = Path(os.path.abspath(folder))
-        self.file_system = file_system
+    def __init__(self, folder: Path, storage: Storage) -> None:
+        self.folder = Path(abspath(folder))
+        self.storage = storage
 
     def folders(self) -> list[Path]:
         """Return the folders of all backups, the oldest first, unfinished ones included."""
-        return [path for path in entries_of(self.folder) if moment_of_id(path.name) is not None]
+        found = self.storage.entries(self.folder)
+        return [path for path in found if moment_of_id(path.name) is not None]
 
     def ids(self) -> list[str]:
         """Return the ids of the finished backups, the oldest first."""
+        exists = self.storage.exists
         return [path.name for path in self.folders() if exists(path / MANIFEST_NAME)]
 
     def read(self, backup: str) -> Backup:
         """Read one backup's manifest. Raises NotFoundError listing the backups, CorruptionError."""
         path = self.folder / backup
-        if moment_of_id(backup) is None or not exists(path / MANIFEST_NAME):
+        if moment_of_id(backup) is None or not self.storage.exists(path / MANIFEST_NAME):
             raise NotFoundError(f"{self.folder} has no backup {backup!r}; {self._listed()}")
-        return Backup.decode(read_file(path / MANIFEST_NAME), path)
+        return Backup.decode(self.storage.read(path / MANIFEST_NAME), path)
 
     def newest(self) -> Backup | None:
         """Return the newest backup, None where there is none."""
@@ -212,17 +215,17 @@ class BackupSet:
         return f"backups: {', '.join(self.ids()) or 'none'}"
 
 
-def list_backups(target: str | os.PathLike[str]) -> list[Backup]:
+def list_backups(target: str | PathLike[str]) -> list[Backup]:
     """Return the finished backups in the directory `target`, the oldest first.
 
     Raises CorruptionError for a damaged manifest, FormatVersionError for one of a newer version.
     """
-    backups = BackupSet(path_of(target), default_environment().file_system)
+    backups = BackupSet(path_of(target), default_environment().storage)
     return [backups.read(name) for name in backups.ids()]
 
 
 def verify_backups(
-    target: str | os.PathLike[str], report: Callable[[str], None] = lambda backup: None
+    target: str | PathLike[str], report: Callable[[str], None] = lambda backup: None
 ) -> dict[str, list[str]]:
     """Read all backups in the directory `target`; return the problems of each damaged one by id.
 
@@ -230,7 +233,7 @@ def verify_backups(
     manifest with that of its parent. `report` is called with the id of each backup before it is
     read. Raises NotFoundError if there is no backup.
     """
-    backups = BackupSet(path_of(target), default_environment().file_system)
+    backups = BackupSet(path_of(target), default_environment().storage)
     found: dict[str, list[str]] = {}
     if not backups.ids():
         raise NotFoundError(f"{backups.folder} has no backup to verify")
@@ -248,11 +251,11 @@ class LockedJob:
     Unfinished work stays on disk, and the next job of the same kind continues it.
     """
 
-    def __init__(self, folder: Path, file_system: FileSystem, announcement: str) -> None:
-        file_system.make_directory(folder, parents=True)
+    def __init__(self, folder: Path, storage: Storage, announcement: str) -> None:
+        storage.make_root(folder)
         create_lock_file(folder / LOCK_NAME)
         with ExitStack() as held:
-            held.enter_context(TabletLock(folder / LOCK_NAME, 0.0)).announce(announcement)
+            held.enter_context(TableLock(folder / LOCK_NAME, 0.0)).announce(announcement)
             self._begin()
             self._held = held.pop_all()
 

@@ -60,8 +60,8 @@ from kudulite.model.hybrid_time import (
 from kudulite.model.key_hash import RaggedBytes
 from kudulite.model.schema import Schema
 from kudulite.storage.checked_json import decode_checked_json, encode_checked_json
-from kudulite.storage.file_system import FileRef
 from kudulite.storage.json_form import JsonForm, Stored, readable
+from kudulite.storage.storage import FileRef
 
 FORMAT_VERSION, FORMAT_VERSION_WITHOUT_OPTIONS = 2, 1
 MANIFEST_NAME, PLAN_NAME, LOCK_NAME = "manifest.json", "plan.json", "lock"

@@ -28,11 +28,12 @@ or names a finished table at every moment; with `overwrite` it is free between t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from os import PathLike, cpu_count
+from os.path import abspath
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ from kudulite.chain.folder import path_of
 from kudulite.chain.partition import RangeBounds
 from kudulite.client.bulk_write import BulkWrite
 from kudulite.client.client import open_table
-from kudulite.client.table import Table
+from kudulite.client.table import Table, store_of
 from kudulite.client.table_names import (
     move_table,
     remove_trash,
@@ -72,19 +73,20 @@ from kudulite.errors import (
 from kudulite.model.aliases import Moment
 from kudulite.shown.progress import Progress
 from kudulite.storage.checked_json import encode_checked_json
-from kudulite.storage.file_system import exists, read_file
 from kudulite.storage.names import new_trash_name
+from kudulite.storage.storage import FileRef
 from kudulite.storage.storage_error import arrow_errors
 from kudulite.table.background_work import in_threads
 from kudulite.table.environment import Environment, default_environment
+from kudulite.table.present import listing
 from kudulite.table.row_ids import reserve_ids
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import StagedTask
 from kudulite.upkeep.alter import TableDraft, alter_table
-from kudulite.upkeep.garbage_collection import collect_garbage, end_abandoned_writes
+from kudulite.upkeep.garbage_collection import collect_garbage, end_writes
 
 # Each thread stages up to 256 MiB.
-THREAD_COUNT = min(2, os.cpu_count() or 1)
+THREAD_COUNT = min(2, cpu_count() or 1)
 _STATE_NAME, _TABLE_NAME = "restore.json", "table"
 
 # Under this id the restored table has the number of the last committed step.
@@ -112,7 +114,7 @@ class RestoreJob(LockedJob):
     def __init__(
         self, chain: Sequence[Backup], path: Path, environment: Environment, *, overwrite: bool
     ) -> None:
-        place = Path(os.path.abspath(path))
+        place = Path(abspath(path))
         self._chain = chain
         self._place = table_folder(place.parent, place.name)
         self._folder = place.with_name(f".restore-{place.name}")
@@ -120,7 +122,7 @@ class RestoreJob(LockedJob):
         self._overwrite = overwrite
         self.is_resumed = False
         self._check_target(self._read_state())
-        super().__init__(self._folder, environment.file_system, "restore")
+        super().__init__(self._folder, environment.storage, "restore")
 
     def __repr__(self) -> str:
         return f"<kudulite restore of backup {self.backup.id} to {self._target.folder}>"
@@ -145,7 +147,7 @@ class RestoreJob(LockedJob):
         if not self._hidden.chain.exists():
             return  # the table has its name already
         for place, backup in enumerate(self._chain):
-            done = self._hidden.newest().applications.get(APPLICATION_ID, -1)
+            done = listing(self._hidden).applications.get(APPLICATION_ID, -1)
             if done < step_numbers(place)[0]:
                 self._alter_to(place)
             yield from restore_steps(backup, Table(self._hidden), place, done)
@@ -211,7 +213,7 @@ class RestoreJob(LockedJob):
 
     def _begin(self) -> None:
         """Find the hidden table of this chain, or make it anew."""
-        if not exists(self._folder / LOCK_NAME):
+        if not self._target.storage.exists(self._folder / LOCK_NAME):
             raise LockTimeoutError(
                 f"{self._folder}: another restore has just ended; look at its table"
             )
@@ -220,11 +222,11 @@ class RestoreJob(LockedJob):
         if state is not None and state["chain"] == self._chain_state():
             self.is_resumed = True
             if self._hidden.chain.exists():
-                end_abandoned_writes(self._hidden, 0)
+                end_writes(self._hidden, 0)
             return
-        file_system = self._target.file_system
-        file_system.remove(self._folder / _STATE_NAME)
-        file_system.remove_tree(self._hidden.folder)
+        storage = self._target.storage
+        storage.delete(self._folder / _STATE_NAME)
+        storage.delete_below(self._hidden.folder)
         first = self._chain[0]
         self._hidden.create(first.schema, first.partition)
         state = {
@@ -232,7 +234,7 @@ class RestoreJob(LockedJob):
             "table_id": self._hidden.newest().table_id,
             "chain": self._chain_state(),
         }
-        file_system.publish(self._folder / _STATE_NAME, encode_checked_json(state))
+        storage.put_if_absent(self._folder / _STATE_NAME, encode_checked_json(state))
 
     def _chain_state(self) -> list[list[Any]]:
         return [[backup.id, backup.crc32] for backup in self._chain]
@@ -240,7 +242,8 @@ class RestoreJob(LockedJob):
     def _read_state(self) -> dict[str, Any] | None:
         path = self._folder / _STATE_NAME
         try:
-            with readable_body(read_file(path), str(path), "the state of a restore") as state:
+            content = self._target.storage.read(path)
+            with readable_body(content, str(path), "the state of a restore") as state:
                 return {name: state[name] for name in ("table_id", "chain")}
         except FormatVersionError:
             raise
@@ -250,7 +253,7 @@ class RestoreJob(LockedJob):
     def _check_target(self, state: dict[str, Any] | None) -> None:
         """Raise TableExistsError unless the name is free, or may be taken."""
         folder = self._target.folder
-        if not exists(folder) or self._is_named(state):
+        if not self._target.storage.exists(folder) or self._is_named(state):
             return
         if not self._target.chain.exists():
             raise TableExistsError(f"cannot restore to {folder}: it exists and is not a table")
@@ -293,15 +296,15 @@ class RestoreJob(LockedJob):
         alter_table(self._hidden, [altered])
 
     def _give_name(self) -> None:
-        file_system, root = self._target.file_system, self._target.folder.parent
+        storage, root = self._target.storage, self._target.folder.parent
         if self._hidden.chain.exists():
             if self._overwrite and self._target.chain.exists():
                 set_table_aside(self._target, f"restore of {self._target.name!r}")
             move_table(self._hidden, self._target)
         trash = root / new_trash_name(f"{self._folder.name}-{self.backup.id}")
-        file_system.remove_tree(trash)
-        file_system.rename(self._folder, trash)
-        file_system.sync_directory(root)
+        storage.delete_below(trash)
+        storage.directory.move(self._folder, trash)
+        storage.sync([root])
         remove_trash(root, self._hidden.environment)
 
 
@@ -320,8 +323,8 @@ def _tablets_of_ranges(backup: Backup) -> Iterator[tuple[RangeBounds, tuple[str,
 
 
 def restore(
-    target: str | os.PathLike[str],
-    path: str | os.PathLike[str],
+    target: str | PathLike[str],
+    path: str | PathLike[str],
     *,
     at: Moment | None = None,
     overwrite: bool = False,
@@ -333,8 +336,8 @@ def restore(
 
 
 def begin_restore(
-    target: str | os.PathLike[str],
-    path: str | os.PathLike[str],
+    target: str | PathLike[str],
+    path: str | PathLike[str],
     *,
     at: Moment | None = None,
     overwrite: bool = False,
@@ -349,7 +352,7 @@ def begin_restore(
     while another restore of the same table is in progress.
     """
     environment = default_environment()
-    chain = BackupSet(path_of(target), environment.file_system).chain(at)
+    chain = BackupSet(path_of(target), environment.storage).chain(at)
     return RestoreJob(chain, path_of(path), environment, overwrite=overwrite)
 
 
@@ -386,18 +389,19 @@ class RestoreStep:
         # A file that also has other rows was checked when those were staged.
         if not self.is_deletes or file.delete_count == file.row_count:
             check_data_file(self.backup_folder, file)
-        return self.write.stage(self._batches(self.backup_folder / file.ref.name), index)
+        return self.write.stage(self._batches(file.ref), index)
 
     def commit(self, staged: Sequence[StagedTask]) -> None:
         """Commit all tasks at once."""
         self.write.commit(staged)
 
-    def _batches(self, path: Path) -> Iterator[pa.RecordBatch]:
-        table = open_table(self.table_folder)
+    def _batches(self, ref: FileRef) -> Iterator[pa.RecordBatch]:
+        table, path = open_table(self.table_folder), self.backup_folder / ref.name
+        source = store_of(table).storage.open(path, ref)
         columns = [*self.names, *([] if self.is_full else [CHANGE_TYPE])]
         with (
             arrow_errors(path, "cannot be read as Parquet"),
-            pq.ParquetFile(path, page_checksum_verification=True) as file,
+            pq.ParquetFile(source, page_checksum_verification=True) as file,
         ):
             for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
                 batch.validate(full=True)

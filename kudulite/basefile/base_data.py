@@ -9,22 +9,7 @@ columns, so a file's columns are a subset of the rowset's, known by id. Any Parq
 the file; kudulite adds metadata and a checksum:
 
     file       := parquet pages (each with a CRC-32 of its own)  footer  length:u32le  "PAR1"
-    footer     := thrift FileMetaData whose key-value metadata hold
-                    kudulite.format_version = "1", or "2" with row groups of fewer rows
-                    kudulite.file_name      = the name of the file; older files do not have it
-                    kudulite.nan_columns    = ids of the columns with a NaN, such as "3,7", if the
-                                              file has a FLOAT or DOUBLE; older files do not have it
-                    kudulite.footer_crc32   = 8 lower-case hex digits
-
-Parquet guards pages with checksums but not its footer, where row counts, offsets and statistics
-are. `kudulite.footer_crc32` is the CRC-32 of the footer with its own 8 digits replaced by
-"00000000"; in the thrift compact protocol the value follows the key after two bytes (field header
-0x18, length 0x08), e.g. for CRC 0x1234abcd:
-
-    6b 75 64 75 … 63 72 63 33 32  18 08  31 32 33 34 61 62 63 64      kudulite.footer_crc32 1234abcd
-
-The key is searched from the end, because statistics (user bytes) precede the metadata. The name has
-a UUID, so a file in the place of another one of equal length is found when its footer is read.
+    footer     := thrift FileMetaData with the key-value metadata of footer.py
 
 All row groups but the last have the same number of rows, so a rowid determines its row group. They
 have ROW_GROUP_ROWS rows, or, in format version 2, a half, a quarter, an eighth and so on, because
@@ -34,11 +19,11 @@ field ids, their column ids.
 Statistics leave NaN out. A reader that compares with NaN, as DuckDB and Spark do, may use those of
 a FLOAT or DOUBLE column only if the file has no NaN in it (`may_have_nan`).
 
-**Damage**: The footer's checksum and the file's name in it are verified at the first use, a page's
-checksum when it is read. Together they cover all of the file except page headers, whose damage
-Parquet notices in most cases. The file's own CRC in its FileRef covers every byte; `kudulite check`
-compares it. Decoded values are validated at their first read, because a file may be made to fit its
-checksums.
+**Damage**: The footer's checksum and the file's name in it are verified when the file is opened, a
+page's checksum when a process reads the page first. Together they cover all of the file except page
+headers, whose damage Parquet notices in most cases. The file's own CRC in its FileRef covers every
+byte; `kudulite check` compares it. Decoded values are validated at their first read, because a file
+may be made to fit its checksums.
 
 **Threads**: Writers on different sinks, and all of `BaseDataFile`, from any thread; pyarrow encodes
 and decodes without the GIL. The parsed footer and the memory map are shared. Each read makes its
@@ -49,8 +34,7 @@ the memory of the map back.
 from __future__ import annotations
 
 import contextlib
-import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -58,39 +42,43 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kudulite.basefile.block_cache import open_mapped, release_pages
+from kudulite.basefile.block_cache import PageParts, VerifiedParts, release_pages, taken
 from kudulite.basefile.column_storage import chosen_storage
+from kudulite.basefile.footer import (
+    TRAILER_BYTES,
+    check_chunks,
+    checked_version,
+    footer_bounds,
+    footer_stamps,
+    is_footer_intact,
+    nan_names,
+    sealed_footer,
+)
 from kudulite.basefile.page_range import (
     PAGE_ROWS,
-    PARQUET_MAGIC,
     PageDirectory,
     PageIndexError,
-    PageRange,
+    PageRanges,
+    Runs,
 )
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.model.schema import FIELD_ID_KEY, Column
-from kudulite.model.types import check_values, joined
-from kudulite.storage.checked_json import check_format_version
-from kudulite.storage.file_system import FileRef, Sink
+from kudulite.model.types import check_values, has_nan, is_float, joined
+from kudulite.storage.storage import FileRef, Sink, Storage
 from kudulite.storage.storage_error import arrow_errors
 
-FORMAT_VERSION = 2  # on disk: a change of meaning raises it
 ROW_GROUP_ROWS = 131072  # on disk: the rows of a row group in version 1, the most in version 2
 ROW_GROUP_BYTES = 32 << 20  # of Arrow memory; a scan holds a few row groups for each thread
 # A read of more rows decodes the whole row group, which costs less than cutting its pages out.
 CUT_ROWS_MAX = ROW_GROUP_ROWS // 4
+# Scattered rows are cut out by pages if the others have so many bytes; cutting takes 1 ms, too.
+_CUT_BYTES_MIN = 1 << 20
+# A footer of 10 KB takes 97 KB when Parquet has parsed it, and the places of all pages 78 KB.
+_PARSED_FACTOR = 16
 # A dictionary with fewer compressed bytes was hardly full.
 _SURE_DICTIONARY_BYTES = 64 << 10
-FORMAT_VERSION_KEY = b"kudulite.format_version"
-FILE_NAME_KEY = b"kudulite.file_name"
-NAN_COLUMNS_KEY = b"kudulite.nan_columns"
-FOOTER_CRC_KEY = b"kudulite.footer_crc32"
-FOOTER_CRC_BLANK = b"00000000"
-TRAILER_BYTES = 8  # length and magic
-_THRIFT_STRING_HEADER = b"\x18\x08"
 
 
 class _SealingSink:
@@ -143,7 +131,7 @@ class BaseDataWriter:
         self._path = sink.path
         self._sink = _SealingSink(sink)
         self._writer: pq.ParquetWriter | None = None
-        self._float_columns = [column for column in columns if _is_float(column.type.arrow)]
+        self._float_columns = [column for column in columns if is_float(column.type.arrow)]
         self._nan_ids: set[int] = set()
         self._row_count = 0
         self._is_closed = False
@@ -162,7 +150,7 @@ class BaseDataWriter:
             self._writer = storage.writer(pa.PythonFile(self._sink, "w"), self._schema)
         self._writer.write_table(table, row_group_size=self._group_rows)
         for column in self._float_columns:
-            if column.id not in self._nan_ids and _has_nan(table.column(column.name)):
+            if column.id not in self._nan_ids and has_nan(table.column(column.name)):
                 self._nan_ids.add(column.id)
         self._row_count += table.num_rows
 
@@ -198,6 +186,10 @@ def group_rows_of(row_bytes: int) -> int:
     return rows
 
 
+# Returns pages of a column, by its index in the file; None where they are not known.
+_Choose = Callable[[PageDirectory, int], PageRanges | None]
+
+
 @dataclass(frozen=True)
 class _OpenedFile:
     """The parsed parts of a file, made at its first use; immutable, shared by all threads."""
@@ -217,6 +209,11 @@ class _OpenedFile:
         """The places of the file's pages, found when a short read first needs them."""
         return PageDirectory(self.footer, self.metadata, self.source.read_at)
 
+    @cached_property
+    def parts(self) -> PageParts:
+        """The numbers of the parts of the file that are verified."""
+        return PageParts(len(self.index_by_name), self.group_rows, self.metadata.num_rows)
+
 
 class BaseDataFile:
     """One base data file, opened at its first use.
@@ -225,11 +222,20 @@ class BaseDataFile:
     renamed since.
     """
 
-    def __init__(self, path: Path, ref: FileRef) -> None:
+    def __init__(
+        self, storage: Storage, path: Path, ref: FileRef, verified: VerifiedParts | None = None
+    ) -> None:
+        """Pages of `verified` are not verified again."""
+        self._storage = storage
         self.path, self.path_text = Path(path), str(path)
         self.ref = ref
         self._opened_file: _OpenedFile | None = None
-        self._verified: set[tuple[int, str]] = set()
+        self._verified = VerifiedParts() if verified is None else verified
+
+    @property
+    def footer_bytes(self) -> int:
+        """The memory of the parsed footer and the page directory, about."""
+        return _PARSED_FACTOR * len(self._opened.footer)
 
     @property
     def row_count(self) -> int:
@@ -282,7 +288,7 @@ class BaseDataFile:
     ) -> pa.Table:
         """Return the rows of `row_groups` with `columns`, both in the order given.
 
-        The columns `coded` are returned as dictionary arrays.
+        Those of the columns `coded` are returned as dictionary arrays.
 
         Raises CorruptionError when a page is damaged, IndexError for a row group and KeyError for
         a column that the file does not have.
@@ -294,10 +300,10 @@ class BaseDataFile:
                 raise IndexError(f"{self.path}: no row group {row_group}")
         if not row_groups:
             return schema.empty_table()
-        # This object verifies the page checksums of a column chunk at its first read only: a file
-        # never changes, and verifying them at each scan would take a tenth of the scan's time.
-        chunks = {(row_group, name) for row_group in row_groups for name in columns}
-        is_verified = chunks <= self._verified
+        # Verifying checksums at each scan would take a tenth of the scan's time.
+        indexes = [opened.index_by_name[name] for name in columns]
+        chunks = opened.parts.of_chunks(row_groups, indexes)
+        is_verified = self._verified.has(self.path_text, self.ref, chunks)
         with self._reading(f"row groups {list(row_groups)}, columns {list(columns)}"):
             reader = pq.ParquetFile(
                 opened.source,
@@ -314,14 +320,20 @@ class BaseDataFile:
         expected_rows = sum(stop - start for start, stop in map(self.row_group_rows, row_groups))
         if table.num_rows != expected_rows:
             raise CorruptionError(f"{self.path}: read {table.num_rows} rows, not {expected_rows}")
-        self._verified |= chunks
+        if not is_verified:
+            self._verified.add(self.path_text, self.ref, chunks)
         # The reader gives file order, adds "a.b" when asked for "a", and puts ids on the fields.
         arrays = [table.column(name) for name in columns]
         fields = [f.with_type(a.type) for f, a in zip(schema, arrays, strict=True)]
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
-    def read_rows(self, start: int, stop: int, columns: Sequence[str]) -> list[pa.Array]:
+    def read_rows(
+        self, start: int, stop: int, columns: Sequence[str], *, is_coded: bool = False
+    ) -> list[pa.Array]:
         """Return the values of each column in rows start..stop, which are in one row group.
+
+        With `is_coded`, text with few values is returned as dictionary arrays, which takes less
+        time and memory.
 
         Raises CorruptionError when a page is damaged, KeyError for a column that the file does not
         have.
@@ -329,11 +341,12 @@ class BaseDataFile:
         group, offset = divmod(start, self.group_rows)
         first, last = self.row_group_rows(group)
         count = stop - start
+        coded = [name for name in columns if is_coded and self._is_coded(group, name)]
         is_short = count <= min(CUT_ROWS_MAX, (last - first) // 2)
-        found = self._cut(group, offset, offset + count, columns) if is_short else {}
+        found = self._cut(group, offset, offset + count, columns, coded) if is_short else {}
         rest = [name for name in columns if name not in found]
         if rest:
-            table = self.read([group], rest).slice(offset, count)
+            table = self.read([group], rest, coded=coded).slice(offset, count)
             found |= zip(rest, map(joined, table.columns), strict=True)
         return [found[name] for name in columns]
 
@@ -346,11 +359,17 @@ class BaseDataFile:
         at `at` become text, and not the whole row group. Raises as `read_rows` does.
         """
         coded = [name for name in columns if self._is_coded(group, name)]
-        table = self.read([group], columns, use_threads, coded)
-        found = taken(list(map(joined, table.columns)), at)
+        described = self._opened.metadata.row_group(group)
+        row_bytes = described.total_byte_size / described.num_rows / described.num_columns
+        other_rows = described.num_rows - PAGE_ROWS * np.count_nonzero(np.bincount(at // PAGE_ROWS))
+        is_cut = other_rows * row_bytes * len(columns) >= _CUT_BYTES_MIN
+        found = self._cut_some(group, at, columns, coded, use_threads) if is_cut else {}
+        rest = [name for name in columns if name not in found]
+        if rest:
+            table = self.read([group], rest, use_threads, coded)
+            found |= zip(rest, taken(list(map(joined, table.columns)), at), strict=True)
         return [
-            values.dictionary_decode() if name in coded else values
-            for name, values in zip(columns, found, strict=True)
+            found[name].dictionary_decode() if name in coded else found[name] for name in columns
         ]
 
     def _is_coded(self, group: int, name: str) -> bool:
@@ -359,39 +378,97 @@ class BaseDataFile:
         Plain pages follow a dictionary that was full; these are slow to turn into codes.
         """
         opened = self._opened
-        value_type = opened.schema.field(name).type
-        chunk = opened.metadata.row_group(group).column(opened.index_by_name[name])
-        if not (pa.types.is_string(value_type) and chunk.has_dictionary_page):
+        if not pa.types.is_string(opened.schema.field(name).type):
             return False
-        return bool(chunk.data_page_offset - chunk.dictionary_page_offset < _SURE_DICTIONARY_BYTES)
+        chunk = opened.metadata.row_group(group).column(opened.index_by_name[name])
+        start = chunk.dictionary_page_offset
+        return start is not None and bool(chunk.data_page_offset - start < _SURE_DICTIONARY_BYTES)
 
     def _cut(
-        self, group: int, start: int, stop: int, columns: Sequence[str]
+        self, group: int, start: int, stop: int, columns: Sequence[str], coded: Sequence[str]
     ) -> dict[str, pa.Array]:
         """Return rows start..stop of a row group, of those columns whose pages are known."""
-        opened = self._opened
-        # Pages of most columns have the same rows; a cut has columns with the same rows only.
-        cuts: dict[tuple[int, int], dict[str, PageRange]] = {}
-        found: dict[str, pa.Array] = {}
-        indexes = {name: opened.index_by_name[name] for name in columns}
-        with self._reading(f"pages of row group {group}, columns {list(columns)}"):
-            for name, index in indexes.items():
-                pages = opened.pages.covering(group, index, start, stop)
-                if pages is not None:
-                    cuts.setdefault(pages.rows, {})[name] = pages
-            for (first, last), pages_by_name in cuts.items():
-                count = min(stop, last) - first
-                content = opened.pages.cut(list(pages_by_name.values()), count)
-                reader = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
-                table = reader.read_row_group(0, use_threads=False)
-                check_values(table)
-                if table.num_rows != count:
-                    raise PageIndexError(f"read {table.num_rows} rows, not {count}")
-                for name, values in zip(pages_by_name, table.columns, strict=True):
-                    found[name] = joined(values).slice(start - first, stop - start)
-        if found:
-            release_pages(opened.content, self.ref)
+        found = dict[str, pa.Array]()
+        chosen = self._chosen(
+            group, columns, lambda pages, index: pages.covering(group, index, start, stop)
+        )
+        for ((first, last),), pages in chosen.items():
+            count = min(stop, last) - first
+            for name, values in self._decoded(group, pages, count, coded).items():
+                found[name] = values.slice(start - first, stop - start)
         return found
+
+    def _cut_some(
+        self,
+        group: int,
+        at: np.ndarray,
+        columns: Sequence[str],
+        coded: Sequence[str],
+        use_threads: bool,
+    ) -> dict[str, pa.Array]:
+        """Return a row group's values at int64[m], m ≥ 1, of those columns whose pages are known.
+
+        Only the pages with these values are decoded.
+        """
+        found = dict[str, pa.Array]()
+        chosen = self._chosen(group, columns, lambda pages, index: pages.holding(group, index, at))
+        for rows, pages in chosen.items():
+            starts, stops = np.array(rows).T
+            ends = np.cumsum(stops - starts)
+            values = self._decoded(group, pages, int(ends[-1]), coded, use_threads)
+            run = np.searchsorted(starts, at, "right") - 1
+            places = at - stops[run] + ends[run]
+            found |= zip(values, taken(list(values.values()), places), strict=True)
+        return found
+
+    def _chosen(
+        self, group: int, columns: Sequence[str], choose: _Choose
+    ) -> dict[Runs, dict[str, PageRanges]]:
+        """Return chosen pages by their rows and by column: a cut has columns of the same rows."""
+        found: dict[Runs, dict[str, PageRanges]] = {}
+        with self._reading(f"page indexes of row group {group}, columns {list(columns)}"):
+            directory = self._opened.pages
+            for name in columns:
+                pages = choose(directory, self._opened.index_by_name[name])
+                if pages is not None:
+                    found.setdefault(pages.rows, {})[name] = pages
+        return found
+
+    def _decoded(
+        self,
+        group: int,
+        chosen: Mapping[str, PageRanges],
+        count: int,
+        coded: Sequence[str] = (),
+        use_threads: bool = False,
+    ) -> dict[str, pa.Array]:
+        """Return the first `count` values in chosen pages of columns that all have the same rows.
+
+        The columns `coded` are returned as dictionary arrays.
+        """
+        opened, verified = self._opened, self._verified
+        rows = next(iter(chosen.values())).rows
+        with self._reading(f"pages of row group {group}, columns {list(chosen)}"):
+            indexes = [opened.index_by_name[name] for name in chosen]
+            overlapped, filled = opened.parts.of_pages(group, indexes, rows)
+            chunks = opened.parts.of_chunks([group], indexes)
+            is_verified = verified.has(self.path_text, self.ref, chunks)
+            has_checksums = is_verified or verified.has(self.path_text, self.ref, overlapped)
+            content = opened.pages.cut(list(chosen.values()), count)
+            reader = pq.ParquetFile(
+                pa.BufferReader(content),
+                page_checksum_verification=not has_checksums,
+                read_dictionary=[name for name in chosen if name in coded],
+            )
+            table = reader.read_row_group(0, use_threads=use_threads)
+            if not is_verified:
+                check_values(table)
+            if table.num_rows != count:
+                raise PageIndexError(f"read {table.num_rows} rows, not {count}")
+        if not has_checksums:
+            verified.add(self.path_text, self.ref, filled)
+        release_pages(opened.content, self.ref)
+        return {name: joined(c) for name, c in zip(chosen, table.columns, strict=True)}
 
     def encodings(self, column: str) -> frozenset[str]:
         """Return Parquet's names of the encodings of a column's pages."""
@@ -442,7 +519,7 @@ class BaseDataFile:
         return opened
 
     def _open(self) -> _OpenedFile:
-        source = open_mapped(self.path, self.ref)
+        source = self._storage.open(self.path, self.ref)
         trailer_bytes = min(self.ref.length, TRAILER_BYTES)
         tail = source.read_at(trailer_bytes, self.ref.length - trailer_bytes)
         try:
@@ -469,7 +546,7 @@ class BaseDataFile:
                 schema=schema,
                 index_by_name={name: i for i, name in enumerate(file_schema.names)},
                 name_by_id=name_by_id,
-                nan_names=_nan_names(metadata, schema, name_by_id),
+                nan_names=nan_names(metadata, schema, name_by_id),
                 group_rows=self._checked_group_rows(metadata, version),
                 footer=footer,
             )
@@ -488,127 +565,3 @@ class BaseDataFile:
     def _reading(self, what: str) -> arrow_errors:
         """Turn Parquet's errors about bytes into a CorruptionError of this file."""
         return arrow_errors(self.path, f"cannot read {what}")
-
-
-def taken(arrays: Sequence[pa.Array], positions: np.ndarray) -> list[pa.Array]:
-    """Return arrays at int64[n] positions; a run of positions is a slice, without a copy."""
-    first, count = int(positions[0]), len(positions)
-    if positions[-1] - first == count - 1 and (np.diff(positions) == 1).all():
-        return [array.slice(first, count) for array in arrays]
-    rows = pa.RecordBatch.from_arrays(arrays, list(map(str, range(len(arrays)))))
-    return rows.take(pa.array(positions)).columns
-
-
-def footer_stamps(
-    path: Path, *, has_whole_groups: bool, nan_ids: Collection[int] | None
-) -> Mapping[bytes, bytes | str]:
-    """Return the pairs for the footer of `path`; `sealed_footer` fills in the CRC.
-
-    `nan_ids` are the columns that have a NaN; None if no column could have one.
-    """
-    stamps: dict[bytes, bytes | str] = {
-        FORMAT_VERSION_KEY: "1" if has_whole_groups else str(FORMAT_VERSION),
-        FILE_NAME_KEY: path.name,
-    }
-    if nan_ids is not None:
-        stamps[NAN_COLUMNS_KEY] = ",".join(map(str, sorted(nan_ids)))
-    return {**stamps, FOOTER_CRC_KEY: FOOTER_CRC_BLANK}
-
-
-def _nan_names(
-    metadata: pq.FileMetaData, schema: pa.Schema, name_by_id: Mapping[int, str]
-) -> frozenset[str]:
-    """Return the columns that have a NaN or, if the file does not say, could have one."""
-    stored = (metadata.metadata or {}).get(NAN_COLUMNS_KEY)
-    if stored is None:
-        return frozenset(field.name for field in schema if _is_float(field.type))
-    ids = [int(text) for text in stored.decode().split(",") if text]
-    if unknown := [column_id for column_id in ids if column_id not in name_by_id]:
-        raise ValueError(f"NaN in columns of the ids {unknown}, which the file does not have")
-    return frozenset(name_by_id[column_id] for column_id in ids)
-
-
-def _has_nan(values: pa.ChunkedArray) -> bool:
-    """Return whether a floating-point number, or one in an array of them, is NaN."""
-    if pa.types.is_list(values.type):
-        values = pc.list_flatten(values)
-    return pc.any(pc.is_nan(values)).as_py() is True
-
-
-def _is_float(arrow_type: pa.DataType) -> bool:
-    """Return whether values of a type, or elements of its arrays, are floating-point numbers."""
-    value_type = arrow_type.value_type if pa.types.is_list(arrow_type) else arrow_type
-    return bool(pa.types.is_floating(value_type))
-
-
-def check_chunks(metadata: pq.FileMetaData, content: pa.Buffer) -> None:
-    """Raise Arrow's error for a footer with a column chunk that Arrow cannot describe.
-
-    Asked for the metadata of such a chunk, pyarrow ends the process, because Python does not expect
-    what its C++ part throws. A read that buffers first looks at all chunks, where errors are
-    expected, and then reads, which the closed source of `content` refuses.
-    """
-    source = pa.BufferReader(content)
-    reader = pq.ParquetFile(source, metadata=metadata, pre_buffer=True)
-    source.close()
-    with contextlib.suppress(ValueError):  # a closed source
-        reader.read_row_groups(range(metadata.num_row_groups), use_threads=False)
-
-
-def checked_version(path: Path, metadata: pq.FileMetaData) -> str:
-    """Return the format version of the file at `path`.
-
-    Raises FormatVersionError, and CorruptionError for a file that has the name of another one.
-    """
-    pairs = metadata.metadata or {}
-    stored = pairs.get(FORMAT_VERSION_KEY, b"none").decode(errors="replace")
-    if stored != "1":
-        check_format_version(f"{path}: base data", stored, str(FORMAT_VERSION))
-    name = pairs.get(FILE_NAME_KEY)
-    if name is not None and name != path.name.encode():
-        raise CorruptionError(
-            f"{path}: holds the file {name.decode(errors='replace')}; files were swapped, or one"
-            " was copied over another: restore the file from a copy of the table"
-        )
-    return stored
-
-
-def sealed_footer(tail: bytes) -> bytes:
-    """Return the end of a Parquet file with the footer's checksum filled in."""
-    start, stop = footer_bounds(tail, len(tail))
-    position = _crc_position(tail, start, stop)
-    assert tail[position : position + 8] == FOOTER_CRC_BLANK
-    digits = b"%08x" % zlib.crc32(tail[start:stop])
-    return tail[:position] + digits + tail[position + 8 :]
-
-
-def is_footer_intact(footer: bytes) -> bool:
-    """Return whether a footer's bytes are those that `sealed_footer` made."""
-    position = _crc_position(footer, 0, len(footer))
-    if position < 0:
-        return False
-    blank = footer[:position] + FOOTER_CRC_BLANK + footer[position + 8 :]
-    return footer[position : position + 8] == b"%08x" % zlib.crc32(blank)
-
-
-def footer_bounds(tail: bytes, file_length: int) -> tuple[int, int]:
-    """Return (start, stop) of the footer in a file of `file_length` bytes that ends with `tail`.
-
-    Raises ValueError when the trailer is not Parquet's or points outside the file.
-    """
-    if len(tail) < TRAILER_BYTES or tail[-4:] != PARQUET_MAGIC:
-        raise ValueError(f"it ends with {tail[-4:]!r}, expected {PARQUET_MAGIC!r}")
-    stop = file_length - TRAILER_BYTES
-    footer_length = int.from_bytes(tail[-8:-4], "little")
-    if footer_length > stop:
-        raise ValueError(f"the footer's length is {footer_length}, the file's {file_length}")
-    return stop - footer_length, stop
-
-
-def _crc_position(data: bytes, start: int, stop: int) -> int:
-    """Return the offset of the checksum's digits in data[start:stop], or -1."""
-    key_position = data.rfind(FOOTER_CRC_KEY + _THRIFT_STRING_HEADER, start, stop)
-    if key_position < 0:
-        return -1
-    position = key_position + len(FOOTER_CRC_KEY) + len(_THRIFT_STRING_HEADER)
-    return position if position + 8 <= stop else -1

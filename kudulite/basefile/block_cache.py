@@ -2,7 +2,7 @@
 
 Holds opened files, decoded column chunks of point reads, and the changed rows beside the files of
 native plans, so that a warm read touches no file.
-Values are immutable and shared: no caller may change one. `open_mapped` opens the files:
+Values are immutable and shared: no caller may change one. `Storage.open` opens the files:
 
     up to 64 KiB    is read: its content is in memory and counts in full
     larger          is mapped, without a descriptor that stays open
@@ -16,6 +16,9 @@ after a read: they stay in the system's page cache, and a later read maps them a
 
 `compacted` gives decoded columns a form that takes less memory; `plain` undoes it. Of rows with
 ten columns like TPC-H's lineitem it takes 55 instead of 95 bytes.
+
+`VerifiedParts` remembers which parts of files this process has verified. A file never changes, so a
+part is verified when it is read first, and not again when the cache has lost what was read.
 
 A map outlives the file's name, so garbage collection may remove a file while a reader has it
 mapped. Files are never shortened in place, so touching the map cannot fault.
@@ -37,29 +40,26 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from os import register_at_fork, sysconf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kudulite.basefile.page_range import PAGE_ROWS
-from kudulite.errors import CorruptionError
-from kudulite.storage.file_system import FileRef, own_size
-from kudulite.storage.storage_error import arrow_errors, storage_error
+from kudulite.storage.storage import MAPPED_BYTES_MIN, FileRef, Storage
 
 VALUE_CAPACITY_FRACTION = 4  # a value may take at most this part (1/4) of the capacity
 # Says whether so many bytes may stay in the cache.
 Keeps = Callable[[int], bool]
 
-MAPPED_BYTES_MIN = 64 << 10
 # The next work takes returned memory again, page by page. For less work that would be a large part.
 RETURN_BYTES_MIN = 128 << 20
 
@@ -95,11 +95,81 @@ def block_cache_bytes() -> int:
 
 def _memory_bytes() -> int:
     """Return the memory of the machine, or that of the container if it has less."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = sysconf("SC_PAGE_SIZE") * sysconf("SC_PHYS_PAGES")
     for place in _MEMORY_LIMITS:
         with contextlib.suppress(OSError, ValueError):
             memory = min(memory, int(place.read_text()))
     return memory
+
+
+WHOLE = 1  # the part that is all of a file
+# A file takes 300 bytes. With more files, all are verified anew.
+_VERIFIED_FILES_MAX = 1 << 16
+
+
+class VerifiedParts:
+    """Parts of files that were verified; a set of parts is the bits of an integer.
+
+    The reader of a file numbers its parts. A file is known by its path, which has a name that no
+    other file ever gets, and by the length and the CRC of its FileRef. There is no lock: of two
+    threads that add parts of one file at once, those of one may be lost, and are verified again.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[str, int, int], int] = {}
+
+    def has(self, path: str, ref: FileRef, parts: int = WHOLE) -> bool:
+        """Return whether all of these parts of the file of `ref` at `path` were verified."""
+        return self._parts.get((path, ref.length, ref.crc32), 0) & parts == parts
+
+    def add(self, path: str, ref: FileRef, parts: int = WHOLE) -> None:
+        """Note that these parts were verified."""
+        if len(self._parts) >= _VERIFIED_FILES_MAX:
+            self._parts.clear()
+        key = path, ref.length, ref.crc32
+        self._parts[key] = self._parts.get(key, 0) | parts
+
+
+class PageParts(NamedTuple):
+    """The numbers of the parts of a file of base data with so many columns and rows.
+
+    A column chunk is a part: its pages and its values. The pages of PAGE_ROWS rows of it are
+    another one, of which only the checksums are known to be right, because a short read decodes no
+    more values than it needs.
+    """
+
+    column_count: int
+    group_rows: int  # of each row group but the last
+    row_count: int
+
+    def of_chunks(self, row_groups: Iterable[int], columns: Sequence[int]) -> int:
+        """Return the parts that are column chunks."""
+        return _shifted(1, [self._first(group, c) for group in row_groups for c in columns])
+
+    def of_pages(
+        self, row_group: int, columns: Iterable[int], rows: Iterable[tuple[int, int]]
+    ) -> tuple[int, int]:
+        """Return the parts that pages with these rows overlap, and those that the pages fill."""
+        end = min(self.group_rows, self.row_count - row_group * self.group_rows)
+        overlapped = filled = 0
+        for start, stop in rows:
+            low, up = start // PAGE_ROWS, -(-start // PAGE_ROWS)
+            high, down = -(-stop // PAGE_ROWS), stop // PAGE_ROWS
+            overlapped |= (1 << high) - (1 << low)
+            filled |= (1 << max(up, high if stop == end else down)) - (1 << up)
+        firsts = [self._first(row_group, column) + 1 for column in columns]
+        return _shifted(overlapped, firsts), _shifted(filled, firsts)
+
+    def _first(self, row_group: int, column: int) -> int:
+        chunk = row_group * self.column_count + column
+        return chunk * (1 + -(-self.group_rows // PAGE_ROWS))
+
+
+def _shifted(parts: int, places: Iterable[int]) -> int:
+    found = 0
+    for place in places:
+        found |= parts << place
+    return found
 
 
 @dataclass(frozen=True)
@@ -129,10 +199,13 @@ class _Entry:
 class BlockCache:
     """Map of hashable keys to immutable values; the least recently used leave first."""
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, storage: Storage, capacity_bytes: int) -> None:
+        """The owners of opened files read them from `storage`."""
         if capacity_bytes < 0:
             raise ValueError(f"block cache: capacity {capacity_bytes} is negative")
+        self.storage = storage
         self.capacity_bytes = capacity_bytes
+        self.verified = VerifiedParts()  # not forgotten with the values
         self._begin()
         _caches.add(self)
 
@@ -283,12 +356,7 @@ def _begin_all() -> None:
         cache._begin()
 
 
-os.register_at_fork(after_in_child=_begin_all)
-
-
-def is_mapped(ref: FileRef) -> bool:
-    """Return whether an opened file is mapped, not read into memory."""
-    return ref.length > MAPPED_BYTES_MIN
+register_at_fork(after_in_child=_begin_all)
 
 
 def kept_bytes(ref: FileRef) -> int:
@@ -296,32 +364,13 @@ def kept_bytes(ref: FileRef) -> int:
     return min(ref.length, MAPPED_BYTES_MIN)
 
 
-def open_mapped(path: Path, ref: FileRef) -> pa.NativeFile:
-    """Open `path`; any number of threads may read the result at given offsets, without a copy.
-
-    Raises StorageError when the file is missing or unreadable, OutOfMemoryError when it cannot be
-    mapped, and CorruptionError when its length is not the one in `ref`. The caller checks
-    `ref.crc32` where it reads the whole file.
-    """
-    try:
-        length = own_size(path)
-        if length != ref.length:
-            raise CorruptionError(f"{path}: {length} bytes on disk, expected {ref.length}")
-        if not is_mapped(ref):
-            return pa.BufferReader(path.read_bytes())
-        with arrow_errors(path, "it cannot be mapped"), pa.memory_map(str(path), "r") as file:
-            return pa.BufferReader(file.read_buffer())
-    except OSError as error:
-        raise storage_error("open", path, error) from error
-
-
 def release_pages(content: pa.Buffer, ref: FileRef) -> None:
-    """Give back the memory of the pages of a file, `content` as `open_mapped` has mapped it.
+    """Give back the memory of the pages of a file, `content` as `Storage.open` has mapped it.
 
     Other threads may be reading it. The pages of a file are only unmapped, but those of other
     memory would be lost, so a file that is not mapped stays as it is.
     """
-    if is_mapped(ref) and _madvise is not None:
+    if ref.length > MAPPED_BYTES_MIN and _madvise is not None:
         _madvise(content.address, content.size, mmap.MADV_DONTNEED)
 
 
@@ -402,3 +451,12 @@ def plain(arrays: Iterable[pa.Array], types: Iterable[pa.DataType]) -> list[pa.A
         else array.cast(arrow_type)
         for array, arrow_type in zip(arrays, types, strict=True)
     ]
+
+
+def taken(arrays: Sequence[pa.Array], positions: np.ndarray) -> list[pa.Array]:
+    """Return arrays at int64[n] positions; a run of positions is a slice, without a copy."""
+    first, count = int(positions[0]), len(positions)
+    if positions[-1] - first == count - 1 and (np.diff(positions) == 1).all():
+        return [array.slice(first, count) for array in arrays]
+    rows = pa.RecordBatch.from_arrays(arrays, list(map(str, range(len(arrays)))))
+    return rows.take(pa.array(positions)).columns

@@ -34,12 +34,13 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from kudulite.errors import CorruptionError
 from kudulite.model.key_array import KeyArray
 from kudulite.model.key_hash import hash64_one
 from kudulite.storage.checked_json import check_crc32, check_format_version
-from kudulite.storage.file_system import FileRef, Sink, check_content, read_file
+from kudulite.storage.storage import Sink
 
 _CHUNK_ROWS = 32768  # the arrays of one chunk stay in the processor's cache
 _WORD_BITS = 32
@@ -88,13 +89,16 @@ def write_bloom(sink: Sink, keys: KeyArray) -> None:
 
 
 class BloomFilter:
-    """One filter, from a file (read and verified at the first use) or from its content."""
+    """One filter, from the content of its file; a map of it is read where probes fall."""
 
-    def __init__(self, path: Path, source: FileRef | bytes) -> None:
-        """`source` is the reference of the file at `path`, or its content already in memory."""
-        self.path = Path(path)
-        self._ref = source if isinstance(source, FileRef) else None
-        self._loaded = None if isinstance(source, FileRef) else _LoadedFilter(source, self.path)
+    def __init__(
+        self, path: Path, content: bytes | pa.Buffer, *, is_verified: bool = False
+    ) -> None:
+        """`path` is that of the file, for errors. Raises CorruptionError.
+
+        Every byte is checked, unless `content` was compared with a checksum of the whole file.
+        """
+        self._filter = _LoadedFilter(memoryview(content), path, is_verified)
 
     @property
     def key_count(self) -> int:
@@ -108,8 +112,8 @@ class BloomFilter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the filter in memory, 0 before its first use."""
-        return self._loaded.words.nbytes if self._loaded is not None else 0
+        """Bytes of the filter in memory."""
+        return self._filter.words.nbytes
 
     def may_contain(self, keys: KeyArray) -> np.ndarray:
         """Return bool[n], False where a key is surely not in the rowset."""
@@ -144,36 +148,27 @@ class BloomFilter:
                 return False
         return True
 
-    @property
-    def _filter(self) -> _LoadedFilter:
-        # Two threads may both load it; the results are equal and one is dropped.
-        loaded = self._loaded
-        if loaded is None:
-            assert self._ref is not None
-            content = read_file(self.path)
-            check_content(self.path, content, self._ref)
-            loaded = self._loaded = _LoadedFilter(content, self.path)
-        return loaded
-
 
 class _LoadedFilter:
-    """The content of a filter file, every byte of it checked."""
+    """The content of a filter file."""
 
     __slots__ = ("content", "key_count", "words")
     key_count: int
 
-    def __init__(self, content: bytes, path: Path) -> None:
+    def __init__(self, content: memoryview, path: Path, is_verified: bool) -> None:
         """Raise FormatVersionError, or CorruptionError that names `path` and the difference."""
         if len(content) < HEADER_BYTES or content[:8] != MAGIC:
-            raise CorruptionError(f"{path}: not a bloom filter: it starts with {content[:8]!r}")
+            found = bytes(content[:8])
+            raise CorruptionError(f"{path}: not a bloom filter: it starts with {found!r}")
         _, version, block_count, self.key_count, blocks_crc = _HEADER.unpack_from(content)
         stored = int.from_bytes(content[_HEADER.size : HEADER_BYTES], "little")
         check_crc32(f"{path}: header CRC", zlib.crc32(content[: _HEADER.size]), stored)
         check_format_version(f"{path}: bloom filter", version, FORMAT_VERSION)
         if block_count < 1 or len(content) != HEADER_BYTES + block_count * BLOCK_BYTES:
             raise CorruptionError(f"{path}: {len(content)} bytes for {block_count} blocks")
-        blocks = memoryview(content)[HEADER_BYTES:]
-        check_crc32(f"{path}: blocks CRC", zlib.crc32(blocks), blocks_crc)
+        blocks = content[HEADER_BYTES:]
+        if not is_verified:
+            check_crc32(f"{path}: blocks CRC", zlib.crc32(blocks), blocks_crc)
         self.content = content
         self.words = np.frombuffer(blocks, "<u4").reshape(block_count, WORDS_PER_BLOCK)
 

@@ -2,9 +2,12 @@
 
     key → batch, by the first keys in memory → row in the batch, which is loaded at its first use
 
-A few probes load only the batches they fall into. Many probes load the whole index once, because
-one search over one array is fastest. Loaded batches stay in memory, so the owner of many indexes
-bounds its memory by dropping indexes (`nbytes` is the size of one).
+Only the batches that probes fall into are loaded, and they stay in memory. Once all of them are
+there, probes are searched for in all keys at once. Keys of one width have their places in one
+array, and integers that span less than 2^32 take four bytes: what is added to the first key. The
+array is made with the index and not copied later, because memory that is new to the process takes
+longer than decoding the keys. The owner of many indexes bounds its memory by dropping indexes
+(`nbytes` is the size of one).
 
 The file is an Arrow IPC file of the encoded keys with a sparse index in its schema:
 
@@ -22,13 +25,13 @@ Worked example, the int32 keys 1 and 2 (encoded 80000001, 80000002):
 
 An index of no keys has no batch, no first keys, and null as its last key. Kudu keeps a tree of
 4 KB blocks in place of the first keys; at 64 Ki keys per batch a rowset has too few batches for
-that. The file's CRC is verified once, at the first use.
+that. The file's CRC is verified once by a process, at the first use.
 
 **Invariants**: (1) keys ascend strictly; (2) loaded keys never change, they are only replaced by
-equal keys in fewer arrays.
+equal keys.
 
-**Threads**: any. There is no lock: two threads that miss the same part both load it, and one result
-is dropped. Loading reads from a memory map through a reader of its own.
+**Threads**: any. There is no lock: two threads that miss the same batch both load it, to the same
+place or one result is dropped. Loading reads from a memory map through a reader of its own.
 """
 
 from __future__ import annotations
@@ -39,23 +42,24 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from kudulite.basefile.block_cache import open_mapped
+from kudulite.basefile.block_cache import VerifiedParts, release_pages
 from kudulite.errors import CorruptionError
-from kudulite.model.key_array import KeyArray, Side, searched_in_order
+from kudulite.model.key_array import KeyArray, Side, fitted_bound, searched_in_order
 from kudulite.storage.checked_json import check_crc32, check_format_version
-from kudulite.storage.file_system import FileRef, Sink
+from kudulite.storage.storage import FileRef, Sink, Storage
 from kudulite.storage.storage_error import arrow_errors
-
-WHOLE_BATCH_FRACTION = 2  # once 1/2 of the batches is wanted, the rest is loaded with them
 
 FORMAT_VERSION = 1  # on disk: a change of meaning raises it
 METADATA_KEY = b"kudulite.key_index"
 BATCH_ROWS = 65536  # on disk: rowid // BATCH_ROWS is the batch
 KEY_COUNT_MAX = 1 << 32  # a rowid is uint32
+_VARIABLE_BYTES = 12  # a key of variable length, on average
+_NARROW_MAX = (1 << 32) - 1
 
 
 def write_key_index(sink: Sink, keys: KeyArray) -> None:
@@ -78,24 +82,35 @@ def write_key_index(sink: Sink, keys: KeyArray) -> None:
 
 @dataclass(frozen=True)
 class _OpenedIndex:
-    """The checked parts of an index file, made at its first use; immutable."""
+    """The checked parts of an index file, made at its first use; immutable but for `loaded`."""
 
     content: pa.Buffer  # the whole file, memory-mapped, its CRC verified
     header: KeyIndexHeader
     first_keys: KeyArray
+    loaded: LoadedKeys
 
 
 class KeyIndex:
     """One key index file, opened at its first use."""
 
-    def __init__(self, path: Path, ref: FileRef, row_count: int | None = None) -> None:
-        """`row_count` is that of the rowset, if it is known: the index must have as many keys."""
-        self.path = Path(path)
+    def __init__(
+        self,
+        storage: Storage,
+        path: Path,
+        ref: FileRef,
+        row_count: int | None = None,
+        verified: VerifiedParts | None = None,
+    ) -> None:
+        """`row_count` is that of the rowset, if it is known: the index must have as many keys.
+
+        A file of `verified` is not verified again.
+        """
+        self._storage = storage
+        self.path, self._path_text = Path(path), str(path)
         self.ref = ref
         self._row_count_expected = row_count
+        self._verified = VerifiedParts() if verified is None else verified
         self._opened_index: _OpenedIndex | None = None
-        self._batches: dict[int, KeyArray] = {}  # by batch number; empty once _whole is there
-        self._whole: KeyArray | None = None
 
     @property
     def row_count(self) -> int:
@@ -110,109 +125,96 @@ class KeyIndex:
     @property
     def is_whole(self) -> bool:
         """Whether all keys are in memory."""
-        return self._whole is not None
+        return self._opened.loaded.is_whole
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys that are in memory now."""
-        whole = self._whole
-        if whole is not None:
-            return whole.nbytes
-        return sum(batch.nbytes for batch in list(self._batches.values()))
+        """Bytes that all keys take in memory."""
+        return self._opened.loaded.nbytes
 
     def find(self, probes: KeyArray) -> np.ndarray:
         """Return int64[m], the rowid of each probe, or -1. Sorted probes are the fast case."""
-        if len(probes) == 0 or self.row_count == 0:
+        opened = self._opened
+        if len(probes) == 0 or opened.header.key_count == 0:
             return np.full(len(probes), -1, np.int64)
         if not probes.is_sorted():
             return searched_in_order(probes, self.find)
-        keys = self._whole
-        if keys is not None:
-            return keys.find(probes)
-        batch_of_probe = self._opened.first_keys.search_sorted(probes, side="right") - 1
+        if opened.loaded.is_whole:
+            return opened.loaded.find(probes, 0, opened.header.key_count)
+        batch_of_probe = opened.first_keys.search_sorted(probes, side="right") - 1
         batches, starts = np.unique(batch_of_probe, return_index=True)
-        if self._is_most(batches):
-            return self._load_whole().find(probes)
         rowids = np.full(len(probes), -1, np.int64)
         stops = [*starts[1:].tolist(), len(probes)]
         for batch, start, stop in zip(batches.tolist(), starts.tolist(), stops, strict=True):
             if batch < 0:  # below the first key
                 continue
-            found = self._batch(batch).find(probes.slice(start, stop))
-            rowids[start:stop] = np.where(found < 0, -1, found + batch * BATCH_ROWS)
+            self._load(opened, batch)
+            found = opened.loaded.find(probes.slice(start, stop), *opened.header.rowids(batch))
+            rowids[start:stop] = found
         return rowids
 
     def locate(self, key: bytes, side: Side = "left") -> int:
         """Return how many keys are < `key` (left) or ≤ it (right); `key` may be any bytes."""
-        batch = bisect_right(self._opened.header.first_keys, key) - 1
+        opened = self._opened
+        batch = bisect_right(opened.header.first_keys, key) - 1
         if batch < 0:
             return 0
-        return batch * BATCH_ROWS + self._batch(batch).locate(key, side)
+        self._load(opened, batch)
+        return opened.loaded.locate(key, side, *opened.header.rowids(batch))
 
     def find_one(self, key: bytes) -> int:
         """Return the rowid of one key, or -1; about 5 µs once its batch is loaded."""
         rowid = self.find_loaded(key)
         if rowid is None:
-            self._batch(bisect_right(self._opened.header.first_keys, key) - 1)
-            rowid = self.find_loaded(key)
-            assert rowid is not None
+            opened = self._opened
+            batch = bisect_right(opened.header.first_keys, key) - 1
+            self._load(opened, batch)
+            rowid = opened.loaded.find_one(key, *opened.header.rowids(batch))
         return rowid
 
     def find_loaded(self, key: bytes) -> int | None:
         """Return the rowid of one key, or -1; None where its batch is not in memory."""
-        header = self._opened.header
-        whole = self._whole
-        if whole is not None:
-            if header.width is not None and len(key) != header.width:
-                return -1
-            return _row_of(key, whole)
+        opened = self._opened
+        header, loaded = opened.header, opened.loaded
         batch = bisect_right(header.first_keys, key) - 1
         if batch < 0 or (header.width is not None and len(key) != header.width):
             return -1
-        keys = self._batches.get(batch)
-        if keys is None:
-            # Another thread may have loaded the whole index in between.
-            return None if self._whole is None else _row_of(key, self._whole)
-        row = _row_of(key, keys)
-        return row if row < 0 else batch * BATCH_ROWS + row
+        return loaded.find_one(key, *header.rowids(batch)) if loaded.has(batch) else None
 
     def keys(self, rowids: np.ndarray) -> KeyArray:
         """Return the keys of `rowids` (int64[m], any order). IndexError for an unknown rowid."""
+        opened = self._opened
         if len(rowids) == 0:
-            return self._opened.first_keys.slice(0, 0)
-        smallest, greatest = int(rowids.min()), int(rowids.max())
-        if smallest < 0 or greatest >= self.row_count:
-            raise IndexError(f"{self.path}: rowids {smallest}..{greatest} of {self.row_count}")
-        whole = self._whole
-        if whole is not None:
-            return whole.take(rowids)
-        batch_of_row = rowids // BATCH_ROWS
-        batches, inverse = np.unique(batch_of_row, return_inverse=True)
-        if self._is_most(batches):
-            return self._load_whole().take(rowids)
-        parts = [self._batch(batch) for batch in batches.tolist()]
-        part_starts = np.cumsum([0] + [len(part) for part in parts[:-1]])
-        return KeyArray.concat(parts).take(rowids % BATCH_ROWS + part_starts[inverse])
+            return opened.first_keys.slice(0, 0)
+        smallest, greatest, count = int(rowids.min()), int(rowids.max()), opened.header.key_count
+        if smallest < 0 or greatest >= count:
+            raise IndexError(f"{self.path}: rowids {smallest}..{greatest} of {count}")
+        if not opened.loaded.is_whole:
+            for batch in np.flatnonzero(np.bincount(rowids // BATCH_ROWS)).tolist():
+                self._load(opened, batch)
+        return opened.loaded.take(rowids)
 
     def slice(self, start: int, stop: int) -> KeyArray:
         """Return the keys of the rowids start .. stop - 1, fewer where the index ends."""
-        start, stop, _ = slice(start, stop).indices(self.row_count)
+        opened = self._opened
+        start, stop, _ = slice(start, stop).indices(opened.header.key_count)
         if start >= stop:
-            return self._opened.first_keys.slice(0, 0)
-        batches = np.arange(start // BATCH_ROWS, (stop - 1) // BATCH_ROWS + 1)
+            return opened.first_keys.slice(0, 0)
+        first, last = start // BATCH_ROWS, (stop - 1) // BATCH_ROWS
         if stop - start == 1 and start % BATCH_ROWS == 0:
-            return self._opened.first_keys.slice(int(batches[0]), int(batches[0]) + 1)
-        if self._whole is not None or self._is_most(batches):
-            return self._load_whole().slice(start, stop)
-        base = int(batches[0]) * BATCH_ROWS
-        joined = KeyArray.concat([self._batch(batch) for batch in batches.tolist()])
-        return joined.slice(start - base, stop - base)
+            return opened.first_keys.slice(first, first + 1)
+        for batch in range(first, last + 1):
+            self._load(opened, batch)
+        return opened.loaded.slice(start, stop)
 
     def batches(self) -> Iterator[KeyArray]:
         """Yield all keys in order, one batch after the other; what is read is not kept."""
-        for batch in range(len(self._opened.header.first_keys)):
-            is_here = self._whole is not None or batch in self._batches
-            yield self._batch(batch) if is_here else self._read_batch(batch)
+        opened = self._opened
+        for batch in range(len(opened.header.first_keys)):
+            if opened.loaded.has(batch):
+                yield opened.loaded.slice(*opened.header.rowids(batch))
+            else:
+                yield self._read_batch(opened, batch)
 
     # --- loading
 
@@ -224,9 +226,11 @@ class KeyIndex:
         return opened
 
     def _open(self) -> _OpenedIndex:
-        source = open_mapped(self.path, self.ref)
-        content = source.read_buffer(self.ref.length)
-        check_crc32(f"{self.path}: CRC", zlib.crc32(content), self.ref.crc32)
+        content = self._storage.open(self.path, self.ref).read_buffer(self.ref.length)
+        if not self._verified.has(self._path_text, self.ref):
+            check_crc32(f"{self.path}: CRC", zlib.crc32(content), self.ref.crc32)
+            release_pages(content, self.ref)
+            self._verified.add(self._path_text, self.ref)
         with arrow_errors(self.path, "not a key index"):
             reader = pa.ipc.open_file(content)
         stored = (reader.schema.metadata or {}).get(METADATA_KEY)
@@ -247,39 +251,23 @@ class KeyIndex:
         first_keys = KeyArray.from_bytes(header.first_keys, header.width)
         if not first_keys.is_sorted(strict=True):
             raise CorruptionError(f"{self.path}: the first keys of the batches do not ascend")
-        return _OpenedIndex(content=content, header=header, first_keys=first_keys)
+        bounds = header.first_keys[0] if header.first_keys else b"", header.last_key or b""
+        with arrow_errors(self.path, "its keys have no place in memory"):
+            loaded = loaded_keys(header.key_count, header.width, bounds, BATCH_ROWS)
+        return _OpenedIndex(content, header, first_keys, loaded)
 
-    def _is_most(self, batches: np.ndarray) -> bool:
-        """Return whether so many batches are wanted that loading all of them is cheaper."""
-        wanted = len(set(batches.tolist()) | self._batches.keys())
-        return wanted * WHOLE_BATCH_FRACTION >= len(self._opened.header.first_keys)
+    def _load(self, opened: _OpenedIndex, batch: int) -> None:
+        """Load the keys of a batch, unless they are in memory."""
+        if not opened.loaded.has(batch):
+            opened.loaded.add(batch, self._read_batch(opened, batch))
 
-    def _batch(self, batch: int) -> KeyArray:
-        """Return the keys of one batch, loading it where needed."""
-        whole = self._whole
-        if whole is not None:
-            return whole.slice(batch * BATCH_ROWS, (batch + 1) * BATCH_ROWS)
-        keys = self._batches.get(batch)
-        if keys is None:
-            keys = self._batches[batch] = self._read_batch(batch)
-        return keys
-
-    def _load_whole(self) -> KeyArray:
-        """Return all keys in one array, loading them where needed."""
-        whole = self._whole
-        if whole is None:
-            count = len(self._opened.header.first_keys)
-            whole = self._whole = KeyArray.concat([self._batch(batch) for batch in range(count)])
-            self._batches = {}
-        return whole
-
-    def _read_batch(self, batch: int) -> KeyArray:
-        opened = self._opened
+    def _read_batch(self, opened: _OpenedIndex, batch: int) -> KeyArray:
         with arrow_errors(self.path, f"cannot read batch {batch}"):
             # The threads of pyarrow would cost four times as much as reading a batch.
             options = pa.ipc.IpcReadOptions(use_threads=False)
             column = pa.ipc.open_file(opened.content, options=options).get_batch(batch).column(0)
             column.validate(full=True)
+        release_pages(opened.content, self.ref)
         expected = min(BATCH_ROWS, opened.header.key_count - batch * BATCH_ROWS)
         if len(column) != expected or column.null_count:
             raise CorruptionError(f"{self.path}: batch {batch} has not {expected} keys")
@@ -289,17 +277,9 @@ class KeyIndex:
             raise CorruptionError(f"{self.path}: batch {batch}: {error}") from error
         if keys[0] != opened.header.first_keys[batch]:
             raise CorruptionError(f"{self.path}: batch {batch} starts with another key")
+        if opened.header.last_key is None or keys[len(keys) - 1] > opened.header.last_key:
+            raise CorruptionError(f"{self.path}: batch {batch} ends behind the last key")
         return keys
-
-
-def _row_of(key: bytes, keys: KeyArray) -> int:
-    """Return where one whole key is among ascending keys, or -1."""
-    if keys.width is None or keys.width > 8:
-        row = keys.locate(key)
-        return row if row < len(keys) and keys[row] == key else -1
-    number, values = int.from_bytes(key, "big"), keys.values
-    row = int(values.searchsorted(np.uint64(number)))
-    return row if row < len(values) and values[row] == number else -1
 
 
 def is_key_type(arrow_type: pa.DataType, width: int | None) -> bool:
@@ -317,6 +297,11 @@ class KeyIndexHeader:
     key_count: int
     first_keys: tuple[bytes, ...]
     last_key: bytes | None
+
+    def rowids(self, batch: int) -> tuple[int, int]:
+        """Return (first, after the last) of the rowids of a batch."""
+        start = batch * BATCH_ROWS
+        return start, min(start + BATCH_ROWS, self.key_count)
 
     def encode(self) -> bytes:
         """Return the metadata value."""
@@ -368,3 +353,202 @@ def _contradiction(header: KeyIndexHeader, batch_count: int) -> str:
     ):
         return f"keys that are not of {header.width} bytes"
     return ""
+
+
+class LoadedKeys(Protocol):
+    """The keys of an index in memory; row ids in arguments are of batches that are loaded."""
+
+    nbytes: int  # when all are loaded
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all keys are loaded."""
+
+    def has(self, batch: int) -> bool:
+        """Whether a batch is loaded."""
+
+    def add(self, batch: int, keys: KeyArray) -> None:
+        """Keep the keys of a batch."""
+
+    def find(self, probes: KeyArray, start: int, stop: int) -> np.ndarray:
+        """Return int64[m], the rowid of each of ascending probes in start .. stop - 1, or -1."""
+
+    def find_one(self, key: bytes, start: int, stop: int) -> int:
+        """Return the rowid of one key of the right width in start .. stop - 1, or -1."""
+
+    def locate(self, key: bytes, side: Side, start: int, stop: int) -> int:
+        """Return `start` and how many keys from there are < `key` (left) or ≤ it (right)."""
+
+    def take(self, rowids: np.ndarray) -> KeyArray:
+        """Return the keys of int64[m] row ids, m ≥ 1."""
+
+    def slice(self, start: int, stop: int) -> KeyArray:
+        """Return the keys of the rowids start .. stop - 1, at least one."""
+
+
+def loaded_keys(
+    key_count: int, width: int | None, bounds: tuple[bytes, bytes], batch_rows: int
+) -> LoadedKeys:
+    """Return room for the keys of an index; `bounds` are the least and the greatest of them."""
+    if width is None:
+        return _VariableKeys(key_count, batch_rows)
+    if width <= 8:
+        base, greatest = (int.from_bytes(key, "big") for key in bounds)
+        if greatest - base <= _NARROW_MAX:
+            return _NarrowKeys(key_count, batch_rows, width, base)
+    return _FixedKeys(key_count, batch_rows, width)
+
+
+class _Batches:
+    """The numbers of the loaded batches of `key_count` keys."""
+
+    def __init__(self, key_count: int, batch_rows: int) -> None:
+        self._batch_rows, self._batch_count = batch_rows, -(-key_count // batch_rows)
+        self._loaded: set[int] = set()
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self._loaded) == self._batch_count
+
+    def has(self, batch: int) -> bool:
+        return batch in self._loaded
+
+
+class _FixedKeys(_Batches):
+    """Keys of one width."""
+
+    def __init__(self, key_count: int, batch_rows: int, width: int) -> None:
+        super().__init__(key_count, batch_rows)
+        dtype = np.dtype(np.uint64 if width <= 8 else f"S{width}")
+        self._keys = KeyArray(np.empty(key_count, dtype), width)
+        self.nbytes = self._keys.nbytes
+
+    def add(self, batch: int, keys: KeyArray) -> None:
+        start = batch * self._batch_rows
+        self._keys.values[start : start + len(keys)] = keys.values
+        self._loaded.add(batch)
+
+    def find(self, probes: KeyArray, start: int, stop: int) -> np.ndarray:
+        found = self._keys.slice(start, stop).find(probes)
+        return np.where(found < 0, -1, found + start)
+
+    def find_one(self, key: bytes, start: int, stop: int) -> int:
+        keys = self._keys.slice(start, stop)
+        row = keys.locate(key)
+        return start + row if row < len(keys) and keys[row] == key else -1
+
+    def locate(self, key: bytes, side: Side, start: int, stop: int) -> int:
+        return start + self._keys.slice(start, stop).locate(key, side)
+
+    def take(self, rowids: np.ndarray) -> KeyArray:
+        return self._keys.take(rowids)
+
+    def slice(self, start: int, stop: int) -> KeyArray:
+        return self._keys.slice(start, stop)
+
+
+class _NarrowKeys(_Batches):
+    """Keys of up to eight bytes, as unsigned integers above `base`."""
+
+    def __init__(self, key_count: int, batch_rows: int, width: int, base: int) -> None:
+        super().__init__(key_count, batch_rows)
+        self._values = np.empty(key_count, np.uint32)
+        self._width, self._base = width, base
+        self.nbytes = self._values.nbytes
+
+    def add(self, batch: int, keys: KeyArray) -> None:
+        start = batch * self._batch_rows
+        np.subtract(
+            keys.values,
+            np.uint64(self._base),
+            out=self._values[start : start + len(keys)],
+            casting="unsafe",
+        )
+        self._loaded.add(batch)
+
+    def find(self, probes: KeyArray, start: int, stop: int) -> np.ndarray:
+        # A probe below the base becomes a large number, as one far above it is.
+        above = probes.values - np.uint64(self._base)
+        narrow = np.minimum(above, np.uint64(_NARROW_MAX)).astype(np.uint32)
+        values = self._values[start:stop]
+        places = np.minimum(values.searchsorted(narrow), len(values) - 1)
+        is_hit = values[places] == above
+        return np.where(is_hit, places + start, -1)
+
+    def find_one(self, key: bytes, start: int, stop: int) -> int:
+        above = int.from_bytes(key, "big") - self._base
+        if not 0 <= above <= _NARROW_MAX:
+            return -1
+        values = self._values[start:stop]
+        row = int(values.searchsorted(np.uint32(above)))
+        return start + row if row < len(values) and values[row] == above else -1
+
+    def locate(self, key: bytes, side: Side, start: int, stop: int) -> int:
+        key, side = fitted_bound(key, self._width, side)
+        above = int.from_bytes(key, "big") - self._base
+        if not 0 <= above <= _NARROW_MAX:
+            return start if above < 0 else stop
+        return start + int(self._values[start:stop].searchsorted(np.uint32(above), side))
+
+    def take(self, rowids: np.ndarray) -> KeyArray:
+        return self._keys_of(self._values[rowids])
+
+    def slice(self, start: int, stop: int) -> KeyArray:
+        return self._keys_of(self._values[start:stop])
+
+    def _keys_of(self, values: np.ndarray) -> KeyArray:
+        return KeyArray(values + np.uint64(self._base), self._width)
+
+
+class _VariableKeys(_Batches):
+    """Keys of any length."""
+
+    def __init__(self, key_count: int, batch_rows: int) -> None:
+        super().__init__(key_count, batch_rows)
+        self._batches: dict[int, KeyArray] = {}
+        self._whole: KeyArray | None = None
+        self.nbytes = _VARIABLE_BYTES * key_count
+
+    def add(self, batch: int, keys: KeyArray) -> None:
+        self._batches[batch] = keys
+        self._loaded.add(batch)
+        if self.is_whole and self._whole is None:
+            numbers = range(self._batch_count)
+            self._whole = whole = KeyArray.concat([self._batches[n] for n in numbers])
+            starts = [number * self._batch_rows for number in numbers]
+            self._batches = {
+                n: whole.slice(at, at + self._batch_rows) for n, at in enumerate(starts)
+            }
+
+    def find(self, probes: KeyArray, start: int, stop: int) -> np.ndarray:
+        found = self.slice(start, stop).find(probes)
+        return np.where(found < 0, -1, found + start)
+
+    def find_one(self, key: bytes, start: int, stop: int) -> int:
+        keys = self.slice(start, stop)
+        row = keys.locate(key)
+        return start + row if row < len(keys) and keys[row] == key else -1
+
+    def locate(self, key: bytes, side: Side, start: int, stop: int) -> int:
+        return start + self.slice(start, stop).locate(key, side)
+
+    def take(self, rowids: np.ndarray) -> KeyArray:
+        whole = self._whole
+        if whole is not None:
+            return whole.take(rowids)
+        numbers = np.flatnonzero(np.bincount(rowids // self._batch_rows))
+        parts = [self._batches[number] for number in numbers.tolist()]
+        starts = np.zeros(numbers[-1] + 1, np.int64)
+        starts[numbers] = np.cumsum([0, *map(len, parts[:-1])])
+        return KeyArray.concat(parts).take(
+            rowids % self._batch_rows + starts[rowids // self._batch_rows]
+        )
+
+    def slice(self, start: int, stop: int) -> KeyArray:
+        first, last = start // self._batch_rows, (stop - 1) // self._batch_rows
+        keys, base = self._whole, 0
+        if first == last or keys is None:
+            base = first * self._batch_rows
+            keys = KeyArray.concat([self._batches[n] for n in range(first, last + 1)])
+        # A batch as a whole keeps the parts that a search makes of it.
+        return keys if len(keys) == stop - start else keys.slice(start - base, stop - base)

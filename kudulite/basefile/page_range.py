@@ -11,12 +11,11 @@ The footer of base data says where the chunk of a column is, and where its offse
 lists the offset, the size and the first row of each page. Both are in thrift's compact protocol: a
 field is one byte (its id minus the id before, and its type), then its value; a number is a zigzag
 integer of variable length. The cut's footer repeats the bytes that describe a column, and has
-offsets of its own.
+offsets of its own. Plain pages, which follow a dictionary that was full, are cut without it.
 
 **Invariants**: (1) an offset index is used only if its pages fill the column chunk without a gap
 and their rows ascend; a page is used only if its header has the number of values that the index
-gives it, because no checksum covers the index; (2) the checksums of the pages are verified at every
-read.
+gives it, because no checksum covers the index.
 
 **Threads**: any; nothing is changed after it is made.
 
@@ -25,12 +24,15 @@ read.
 
 from __future__ import annotations
 
+import itertools
 import re
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow.parquet as pq
 
 PAGE_ROWS = 8192
@@ -43,11 +45,13 @@ _STOP = b"\0"
 _DEPTH_MAX = 16
 _VARINT_BITS_MAX = 63
 
-# The head of a data page up to its number of values: its type, its two sizes, maybe its checksum.
-# Every short read checks some, and a walk through the fields takes ten times as long.
+# The head of a data page: its type, its two sizes, maybe its checksum, its number of values, its
+# encoding. Every short read checks some, and a walk through the fields takes ten times as long.
 _PAGE_HEADER = re.compile(
     rb"\x15\x00(?:\x15[\x80-\xff]*[\x00-\x7f]){2,3}[\x1c\x2c]\x15([\x80-\xff]*[\x00-\x7f])"
+    rb"\x15([\x00-\x7f])"
 )
+_PLAIN = b"\0"
 
 # The fields of a page in an offset index: its offset, its size and its first row. A short read of a
 # row group parses those of all columns, and a walk through the fields takes twice as long.
@@ -61,13 +65,15 @@ _VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "
 
 # Returns `length` bytes at an offset of the file.
 ReadAt = Callable[[int, int], bytes]
+# Ascending (first, after the last) of page numbers, or of rows.
+Runs = tuple[tuple[int, int], ...]
 
 
 class PageIndexError(ValueError):
     """A footer, an offset index or a page header is not one that a writer of base data makes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ColumnChunk:
     """The values of one column in one row group; offsets are those of the file."""
 
@@ -80,17 +86,26 @@ class ColumnChunk:
     index_stop: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pages:
-    """The n pages of a chunk: n + 1 offsets in the file, and n + 1 first rows."""
+    """The n pages of a chunk: n + 1 offsets in the file, and n + 1 first rows, int64."""
 
-    offsets: list[int]
-    first_rows: list[int]
+    offsets: array[int]
+    first_rows: array[int]
 
-    def covering(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the numbers (first, after the last) of the pages with rows start..stop."""
+    def covering(self, start: int, stop: int) -> Runs:
+        """Return the pages with rows start..stop."""
         first = bisect_right(self.first_rows, start) - 1
-        return first, bisect_right(self.first_rows, stop - 1)
+        return ((first, bisect_right(self.first_rows, stop - 1)),)
+
+    def holding(self, rows: np.ndarray) -> Runs:
+        """Return the pages with int64[m] rows in any order, m ≥ 1."""
+        pages = np.searchsorted(np.frombuffer(self.first_rows, np.int64), rows, "right") - 1
+        numbers = np.flatnonzero(np.bincount(pages))
+        breaks = np.flatnonzero(np.diff(numbers) != 1)
+        firsts = numbers[np.concatenate([[0], breaks + 1])].tolist()
+        lasts = numbers[np.concatenate([breaks, [len(numbers) - 1]])].tolist()
+        return tuple((first, last + 1) for first, last in zip(firsts, lasts, strict=True))
 
 
 class PageDirectory:
@@ -110,37 +125,51 @@ class PageDirectory:
         self._read_at = read_at
         self._elements = _column_elements(footer)
         self._chunks: dict[tuple[int, int], _FoundChunk] = {}
-        self._pages: dict[ColumnChunk, Pages] = {}
+        self._pages: dict[tuple[int, int], Pages] = {}
+        self._first_rows: dict[bytes, array[int]] = {}  # most chunks have the same
         if len(self._elements) != metadata.num_columns:
             raise PageIndexError(f"{len(self._elements)} columns, not {metadata.num_columns}")
 
-    def covering(self, row_group: int, column: int, start: int, stop: int) -> PageRange | None:
+    def covering(self, row_group: int, column: int, start: int, stop: int) -> PageRanges | None:
         """Return the pages of a column chunk with rows start..stop of the row group.
 
         None if the chunk has no offset index, or holds arrays, whose values are more than its rows.
         Raises PageIndexError.
         """
+        return self._chosen(row_group, column, lambda pages: pages.covering(start, stop))
+
+    def holding(self, row_group: int, column: int, rows: np.ndarray) -> PageRanges | None:
+        """Return the pages of a column chunk with int64[m] rows of the row group, m ≥ 1.
+
+        None and errors as of `covering`.
+        """
+        return self._chosen(row_group, column, lambda pages: pages.holding(rows))
+
+    def _chosen(
+        self, row_group: int, column: int, choose: Callable[[Pages], Runs]
+    ) -> PageRanges | None:
         element = self._elements[column]
         chunk = self._found(row_group, column).chunk if element is not None else None
         if chunk is None or element is None:
             return None
-        pages = self._pages.get(chunk)
+        pages = self._pages.get((row_group, column))
         if pages is None:
             index = self._read_at(chunk.index_stop - chunk.index_start, chunk.index_start)
             row_count = self._metadata.row_group(row_group).num_rows
-            pages = self._pages[chunk] = read_pages(chunk, index, row_count)
-        first, last = pages.covering(start, stop)
-        return PageRange(element, chunk, pages, first, last)
+            pages = read_pages(chunk, index, row_count)
+            first_rows = self._first_rows.setdefault(pages.first_rows.tobytes(), pages.first_rows)
+            pages = self._pages[row_group, column] = Pages(pages.offsets, first_rows)
+        return PageRanges(element, chunk, pages, choose(pages))
 
     def check_bounds(self, row_group: int, column: int, described: pq.ColumnSchema) -> None:
         """Raise PageIndexError if a bound in the statistics of a chunk has a wrong length."""
         is_fixed = described.physical_type == "FIXED_LEN_BYTE_ARRAY"
         length = described.length if is_fixed else _VALUE_BYTES.get(described.physical_type)
         found = self._found(row_group, column).bound_lengths
-        if length is not None and not found <= {length}:
-            raise PageIndexError(f"bounds of {sorted(found)} bytes, expected {length}")
+        if length is not None and found not in ((), (length,)):
+            raise PageIndexError(f"bounds of {[*found]} bytes, expected {length}")
 
-    def cut(self, ranges: Sequence[PageRange], row_count: int) -> bytes:
+    def cut(self, ranges: Sequence[PageRanges], row_count: int) -> bytes:
         """Return a Parquet file with the first rows of the given pages; see `cut_file`."""
         return cut_file(ranges, row_count, self._read_at)
 
@@ -156,7 +185,7 @@ class _FoundChunk(NamedTuple):
     """A column chunk, None without an offset index, and the lengths of its bounds."""
 
     chunk: ColumnChunk | None
-    bound_lengths: frozenset[int]
+    bound_lengths: tuple[int, ...]  # ascending
 
 
 def _column_elements(footer: bytes) -> list[bytes | None]:
@@ -215,7 +244,7 @@ def _found_chunk(footer: bytes, described: pq.ColumnChunkMetaData) -> _FoundChun
         else:
             thrift.skip(kind)
     if len(index) < 2:
-        return _FoundChunk(None, frozenset(lengths))
+        return _FoundChunk(None, tuple(sorted(lengths)))
     chunk = ColumnChunk(
         _description(footer, at, described),
         uncompressed_bytes=described.total_uncompressed_size,
@@ -227,7 +256,7 @@ def _found_chunk(footer: bytes, described: pq.ColumnChunkMetaData) -> _FoundChun
     )
     if not 0 <= start <= chunk.data_start <= chunk.stop <= chunk.index_start < chunk.index_stop:
         raise PageIndexError(f"a column chunk at {start} to {chunk.stop}, its index at {index[4]}")
-    return _FoundChunk(chunk, frozenset(lengths))
+    return _FoundChunk(chunk, tuple(sorted(lengths)))
 
 
 def _only_place(footer: bytes, numbers: bytes) -> int:
@@ -261,7 +290,7 @@ def _bound_lengths(thrift: _Thrift) -> Iterator[int]:
 def read_pages(chunk: ColumnChunk, index: bytes, row_count: int) -> Pages:
     """Parse the offset index of a chunk with `row_count` rows. Raises PageIndexError."""
     thrift = _Thrift(index)
-    offsets, first_rows, end = list[int](), list[int](), chunk.data_start
+    offsets, first_rows, end = array("q"), array("q"), chunk.data_start
     for field, kind in thrift.fields():
         if field != 1:
             thrift.skip(kind)
@@ -277,29 +306,31 @@ def read_pages(chunk: ColumnChunk, index: bytes, row_count: int) -> Pages:
             offsets.append(offset)
             first_rows.append(first_row)
             end = offset + size
-    rising = all(a < b for a, b in zip(first_rows, [*first_rows[1:], row_count], strict=False))
-    if end != chunk.stop or not rising or first_rows[:1] != [0]:
-        raise PageIndexError(f"its pages end at {end} with the first rows {first_rows}")
-    return Pages([*offsets, end], [*first_rows, row_count])
+    offsets.append(end)
+    first_rows.append(row_count)
+    rising = all(a < b for a, b in itertools.pairwise(first_rows))
+    if end != chunk.stop or not rising or first_rows[0] != 0:
+        raise PageIndexError(f"its pages end at {end} with the first rows {first_rows.tolist()}")
+    return Pages(offsets, first_rows)
 
 
 @dataclass(frozen=True)
-class PageRange:
-    """The pages first..last (exclusive) of a column chunk, and the column's schema element."""
+class PageRanges:
+    """Runs of pages of a column chunk, and the column's schema element."""
 
     element: bytes
     chunk: ColumnChunk
     pages: Pages
-    first: int
-    last: int
+    runs: Runs
 
     @property
-    def rows(self) -> tuple[int, int]:
-        """The rows (first, after the last) of the row group that the pages have."""
-        return self.pages.first_rows[self.first], self.pages.first_rows[self.last]
+    def rows(self) -> Runs:
+        """The rows of the row group that the runs have."""
+        first_rows = self.pages.first_rows
+        return tuple((first_rows[first], first_rows[last]) for first, last in self.runs)
 
 
-def cut_file(columns: Sequence[PageRange], row_count: int, read_at: ReadAt) -> bytes:
+def cut_file(columns: Sequence[PageRanges], row_count: int, read_at: ReadAt) -> bytes:
     """Return a Parquet file with the pages of columns that all have the same rows.
 
     Its footer names only the first `row_count` rows, because a reader decodes no page further than
@@ -309,36 +340,47 @@ def cut_file(columns: Sequence[PageRange], row_count: int, read_at: ReadAt) -> b
     position = len(PARQUET_MAGIC)
     for column in columns:
         chunk, offsets = column.chunk, column.pages.offsets
-        dictionary = read_at(chunk.data_start - chunk.start, chunk.start)
-        data = read_at(offsets[column.last] - offsets[column.first], offsets[column.first])
-        _check_pages(column, data)
-        described.append(_described(column, position, len(dictionary), len(data)))
-        body += [dictionary, data]
-        position += len(dictionary) + len(data)
+        data, is_plain = list[bytes](), True
+        for first, last in column.runs:
+            part = read_at(offsets[last] - offsets[first], offsets[first])
+            is_plain = _are_plain(column.pages, first, last, part) and is_plain
+            data.append(part)
+        if not is_plain:
+            data.insert(0, read_at(chunk.data_start - chunk.start, chunk.start))
+        dictionary_bytes = 0 if is_plain else len(data[0])
+        nbytes = sum(map(len, data))
+        described.append(_described(column, position, dictionary_bytes, nbytes))
+        body += data
+        position += nbytes
     footer = _footer([column.element for column in columns], described, row_count)
     return b"".join([*body, footer, len(footer).to_bytes(4, "little"), PARQUET_MAGIC])
 
 
-def _check_pages(column: PageRange, data: bytes) -> None:
-    """Raise PageIndexError unless each page's header has as many values as the index says."""
-    offsets, first_rows = column.pages.offsets, column.pages.first_rows
-    for page in range(column.first, column.last):
-        header = _PAGE_HEADER.match(data, offsets[page] - offsets[column.first])
+def _are_plain(pages: Pages, first: int, last: int, data: bytes) -> bool:
+    """Return whether no page in `data` needs the dictionary.
+
+    Raises PageIndexError unless each page's header has as many values as the index says.
+    """
+    offsets, first_rows, encodings = pages.offsets, pages.first_rows, set[bytes]()
+    for page in range(first, last):
+        header = _PAGE_HEADER.match(data, offsets[page] - offsets[first])
         expected = first_rows[page + 1] - first_rows[page]
         if header is None or header[1] != _zigzag(expected):
             raise PageIndexError(f"the page at {offsets[page]} has not {expected} rows")
+        encodings.add(header[2])
+    return encodings == {_PLAIN}
 
 
-def _described(column: PageRange, position: int, dictionary: int, data: int) -> bytes:
-    """Return a ColumnChunk of the cut; its pages begin at `position`."""
-    start, stop = column.rows
+def _described(column: PageRanges, position: int, dictionary_bytes: int, nbytes: int) -> bytes:
+    """Return a ColumnChunk of the cut; its pages, `nbytes` with the dictionary, begin there."""
+    value_count = sum(stop - start for start, stop in column.rows)
     metadata = [
         column.chunk.description,
-        b"\x16" + _zigzag(stop - start),  # 5, number of values
+        b"\x16" + _zigzag(value_count),  # 5, number of values
         b"\x16" + _zigzag(column.chunk.uncompressed_bytes),  # 6
-        b"\x16" + _zigzag(dictionary + data),  # 7, compressed size
-        b"\x26" + _zigzag(position + dictionary),  # 9, offset of the data pages
-        b"\x26" + _zigzag(position) if dictionary else b"",  # 11, offset of the dictionary page
+        b"\x16" + _zigzag(nbytes),  # 7, compressed size
+        b"\x26" + _zigzag(position + dictionary_bytes),  # 9, offset of the data pages
+        b"\x26" + _zigzag(position) if dictionary_bytes else b"",  # 11, that of the dictionary page
         _STOP,
     ]
     # 2, offset of the metadata, which is no longer used; 3, the metadata

@@ -2,7 +2,8 @@
 
 A creation makes manifest/ first and version 1 last. A folder between the two is no table and no
 damage: the next creation under its name completes it. A folder without a version is damaged if a
-version was published in it: manifest/ is missing, the hint is there, or a tablet holds rows.
+version was published in it: manifest/ is missing, the hint is there, or a tablet or the log holds
+rows.
 
 A directory of tables also holds tables that were deleted or are staged, in hidden folders. One
 that holds no table is of a deletion or recall that was killed. Removal renames a whole folder after
@@ -14,29 +15,32 @@ nothing. names.py has all names.
 
 from __future__ import annotations
 
-import os
+import errno
 import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from os import fspath
+from os.path import abspath, expanduser
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from kudulite.errors import CorruptionError, StorageError, UsageError
 from kudulite.model.types import is_unicode
-from kudulite.storage.file_system import FileSystem, check_is_own, entries_of, exists, read_file
 from kudulite.storage.names import (
     HINT_NAME,
+    LOG_FOLDER,
     MANIFEST_FOLDER,
     ROWSET_FOLDER,
-    STAGING_FOLDER,
     TABLET_FOLDER,
     WAL_FOLDER,
+    WRITES_FOLDER,
     new_trash_name,
     soft_deleted_of,
     staged_of,
     version_of,
 )
+from kudulite.storage.storage import Storage
 
 _HINT = re.compile(rb"[0-9]{1,20}\s*")
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -49,7 +53,7 @@ def path_of(given: object) -> Path:
     Raises UsageError for any other URL.
     """
     try:
-        text = os.fspath(given)  # type: ignore[call-overload]
+        text = fspath(given)  # type: ignore[call-overload]
     except TypeError:
         text = None
     if not isinstance(text, str) or not text:
@@ -63,7 +67,7 @@ def path_of(given: object) -> Path:
         )
     if match is not None:
         text = unquote(urlparse(text).path)
-    expanded = os.path.expanduser(text)
+    expanded = expanduser(text)
     if expanded.startswith("~"):
         raise UsageError(f"{text!r}: there is no such user; a folder of this name is './{text}'")
     if not is_unicode(expanded):
@@ -71,46 +75,46 @@ def path_of(given: object) -> Path:
             f"{expanded!r}: the path is not UTF-8, and readers of Arrow and Parquet cannot open"
             " such files; rename the directory"
         )
-    return Path(os.path.abspath(expanded))
+    return Path(abspath(expanded))
 
 
-def make_table_folders(file_system: FileSystem, folder: Path) -> None:
+def make_table_folders(storage: Storage, folder: Path) -> None:
     """Make a table's folder and those in it; the caller makes their names durable."""
-    file_system.make_directory(folder.parent, parents=True)
-    file_system.make_directory(folder)
-    file_system.make_directory(folder / MANIFEST_FOLDER)
+    storage.make_root(folder.parent)
+    storage.make_folder(folder)
+    storage.make_folder(folder / MANIFEST_FOLDER)
     # A folder with tablets and without this one counts as a table that has lost its versions.
-    file_system.sync_directory(folder)
-    file_system.make_directory(folder / TABLET_FOLDER)
-    file_system.make_directory(folder / STAGING_FOLDER)
+    storage.sync([folder])
+    storage.make_folder(folder / TABLET_FOLDER)
+    storage.make_folder(folder / WRITES_FOLDER)
 
 
-def listed_versions(folder: Path) -> list[int]:
+def listed_versions(storage: Storage, folder: Path) -> list[int]:
     """Return the numbers in the names of manifest files, ascending; strays are included."""
-    names = [path.name for path in entries_of(folder / MANIFEST_FOLDER)]
+    names = [path.name for path in storage.entries(folder / MANIFEST_FOLDER)]
     return sorted(found for name in names if (found := version_of(name)) is not None)
 
 
-def hinted_version(folder: Path) -> int:
+def hinted_version(storage: Storage, folder: Path) -> int:
     """Return the number in the hint, -1 where it is missing or unreadable."""
     try:
-        content = read_file(folder / MANIFEST_FOLDER / HINT_NAME)
+        content = storage.read(folder / MANIFEST_FOLDER / HINT_NAME)
     except StorageError:
         return -1
     return int(content) if _HINT.fullmatch(content) else -1
 
 
-def check_folders(folder: Path) -> None:
+def check_folders(storage: Storage, folder: Path) -> None:
     """Raise CorruptionError where a folder inside of a table is a symbolic link."""
-    for name in (MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER):
-        check_is_own(folder / name)
+    for name in (MANIFEST_FOLDER, TABLET_FOLDER, WRITES_FOLDER, LOG_FOLDER):
+        storage.check_folder(folder / name)
 
 
-def check_has_no_lost_table(folder: Path) -> None:
+def check_has_no_lost_table(storage: Storage, folder: Path) -> None:
     """Raise CorruptionError for a folder without a version in which one was published."""
     # Each look is several steps: another process may create, rename or delete the table between
     # them. A table that was lost is found lost again.
-    lost = _lost_table(folder) and _lost_table(folder)
+    lost = _lost_table(storage, folder) and _lost_table(storage, folder)
     if lost:
         raise CorruptionError(
             f"{folder}: a table without its manifest: {folder / MANIFEST_FOLDER}: {lost}; restore"
@@ -118,26 +122,27 @@ def check_has_no_lost_table(folder: Path) -> None:
         )
 
 
-def _lost_table(folder: Path) -> str:
+def _lost_table(storage: Storage, folder: Path) -> str:
     """Return what is missing of a table that was in a folder, empty if there was none."""
     tablets, manifest = folder / TABLET_FOLDER, folder / MANIFEST_FOLDER
-    if not exists(tablets) or listed_versions(folder):
+    if not storage.exists(tablets) or listed_versions(storage, folder):
         return ""
-    if not exists(manifest):
+    if not storage.exists(manifest):
         return "the folder is missing"
     inside = (ROWSET_FOLDER, WAL_FOLDER)
-    places = [tablet / name for tablet in entries_of(tablets) for name in inside]
-    is_lost = any(map(entries_of, places)) or exists(manifest / HINT_NAME)
+    places = [tablet / name for tablet in storage.entries(tablets) for name in inside]
+    places.append(folder / LOG_FOLDER)
+    is_lost = any(map(storage.entries, places)) or storage.exists(manifest / HINT_NAME)
     return "the folder has no version" if is_lost else ""
 
 
-def contents(folder: Path) -> str:
+def contents(storage: Storage, folder: Path) -> str:
     """Return what is there instead of a table, for a message."""
-    if not exists(folder):
+    if not storage.exists(folder):
         return "the folder does not exist; create the table first"
-    if not folder.is_dir():
+    if not storage.is_folder(folder):
         return "it is a file"
-    names = [path.name for path in entries_of(folder)][:5]
+    names = [path.name for path in storage.entries(folder)][:5]
     return f"expected a folder manifest/ with versions, found {', '.join(names) or 'nothing'}"
 
 
@@ -161,41 +166,58 @@ def staged_root(folder: Path) -> Path | None:
     return None if staged_of(holder.name) is None else holder.parent
 
 
-def soft_deleted_tables(root: Path) -> list[SoftDeletedTable]:
-    """Return the soft-deleted tables of a directory, by name, the last deleted first."""
+def soft_deleted_tables(storage: Storage, root: Path) -> list[SoftDeletedTable]:
+    """Return the soft-deleted tables of a directory, by name, the last deleted first.
+
+    Those that one has no right to list are left out: they cannot be recalled.
+    """
     found = [
         SoftDeletedTable(hidden.id, path.name, _moment(hidden.since), _moment(hidden.expires), path)
-        for folder in entries_of(root)
+        for folder in storage.entries(root)
         if (hidden := soft_deleted_of(folder.name)) is not None
-        for path in entries_of(folder)
+        for path in _allowed_entries(storage, folder)
     ]
     found.sort(key=lambda table: table.deleted, reverse=True)
     return sorted(found, key=lambda table: table.name)
 
 
-def remove_expired_tables(root: Path, now: int, file_system: FileSystem) -> None:
+def _allowed_entries(storage: Storage, folder: Path) -> list[Path]:
+    try:
+        return storage.entries(folder)
+    except StorageError as error:
+        if is_refused(error):
+            return []
+        raise
+
+
+def is_refused(error: StorageError) -> bool:
+    """Whether an error says that one has no right to a file or folder."""
+    return error.errno in (errno.EACCES, errno.EPERM)
+
+
+def remove_expired_tables(storage: Storage, root: Path, now: int) -> None:
     """Remove soft-deleted and staged tables whose reserve has passed at `now`, in microseconds.
 
     One that cannot be removed, or is removed by another process, is left to the next call.
     """
-    for folder in entries_of(root):
+    for folder in storage.entries(root):
         hidden = soft_deleted_of(folder.name) or staged_of(folder.name)
         if hidden is not None and hidden.expires <= now:
             trash = root / new_trash_name()
             with suppress(StorageError):
-                file_system.rename(folder, trash)
+                storage.directory.move(folder, trash)
                 # Else a power failure could bring the name back to a table without some files.
-                file_system.sync_directory(root)
-                file_system.remove_tree(trash)
+                storage.sync([root])
+                storage.delete_below(trash)
 
 
 def _moment(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
-def how_to_recall(root: Path, name: str, table_id: str | None = None) -> str:
+def how_to_recall(storage: Storage, root: Path, name: str, table_id: str | None = None) -> str:
     """Return a sentence about a soft-deleted table of this id, or name, to end a message with."""
-    for table in soft_deleted_tables(root):
+    for table in soft_deleted_tables(storage, root):
         if table_id == table.id or (table_id is None and name == table.name):
             return (
                 f"; table {table.name!r} was soft-deleted at {table.deleted:%Y-%m-%dT%H:%M:%SZ}:"

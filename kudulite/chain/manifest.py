@@ -12,7 +12,9 @@ It also lists the newest versions, with what made them, oldest first:
     {"users": [version, …], "maintenance": [version, …], "ordered_from": number}
     version := [number, timestamp, operation, inserted, updated, deleted, ignored, writer, message]
 
-These are the last 100 of users, and the last 20 of maintenance. From version `ordered_from` on,
+These are the last 100 of users, and the last 20 of maintenance. A commit in the table's log has no
+number, and null in its place; the version whose `log_start` is behind it lists it, in the order of
+timestamps. From version `ordered_from` on,
 each timestamp is above that of the version before, and at or above that of each change that was
 visible in its version. Software before this rule leaves the member out, also where it adds a
 version to a list that has it.
@@ -22,23 +24,23 @@ version to a list that has it.
     {"until": timestamp, "columns": [{"place": 1, "id": 1, …}, …], "added": [column id, …]}
 
 Format version 1 had no tags and no dropped ranges; version 2 did not name the version before;
-version 3 did not list versions. Versions 5 and 6 have optional members that software before them
-does not know: version 6 the changes of the schema, version 5 all others. They are written only for
-a table that uses one of them, and version 4 for any other, so that older software opens tables that
-use nothing new.
+version 3 did not list versions; version 4 had none of the optional members, and version 5 no
+changes of the schema. They have the form of today. Version 7 has the form of version 6: software
+before it does not know the records of writes (table/open_writes.py), and must leave the table. Up
+to version 7 each tablet has a log and a lock of its own (table/upgrade.py).
 """
 
 from __future__ import annotations
 
 import errno
 import getpass
-import os
 import socket
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from operator import index
+from operator import index, itemgetter
+from os import getpid, getuid
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,17 +62,19 @@ from kudulite.storage.checked_json import (
     encode_checked_json,
     stored_crc32,
 )
-from kudulite.storage.file_system import FileRef, read_ranges
 from kudulite.storage.json_form import JsonForm, Stored, readable
+from kudulite.storage.storage import FileRef, Storage
 from kudulite.tablet.row_effects import NO_COUNTS, WriteCounts
+from kudulite.wal.commit_format import CommitInfo
+from kudulite.wal.segment import LOG_BEGIN, LogPosition
 
-FORMAT_VERSION = 6
-FORMAT_VERSION_WITHOUT_CHANGES = 5
-FORMAT_VERSION_WITHOUT_OPTIONS = 4
+FORMAT_VERSION = 8
+_VERSION_OF_TABLE_LOG = 8
 OWNER_BYTES_MAX, COMMENT_BYTES_MAX = 128, 256
 USER_VERSIONS_MAX, MAINTENANCE_VERSIONS_MAX = 100, 20
 ROW_COUNTS = ("inserted", "updated", "deleted", "ignored")
 _ROW_TYPES = (int, int, str, int, int, int, int, str, str)
+_COMMIT_TYPES = (type(None), *_ROW_TYPES[1:])  # of a commit in the log
 _WRITER_LENGTH_MAX = 100
 HISTORY_SECONDS_DEFAULT = 7 * 24 * 3600
 
@@ -93,12 +97,14 @@ class Origin:
 class TableVersion:
     """One version of a table: when it was made, by what operation and whom, and its row counts.
 
-    `timestamp` is that of the commit, and the time at which any other version was published. It is
-    at or above that of each change that was visible then, and above that of the version before,
-    whatever the clocks say. So a scan at it shows the version's rows. `writer` is user@host:pid.
+    `version` is None for a commit in the table's log, which makes no file of its own; it is read by
+    its timestamp. `timestamp` is that of the commit, and the time at which any other version was
+    published. It is at or above that of each change that was visible then, and above that of the
+    version before, whatever the clocks say. So a scan at it shows the version's rows. `writer` is
+    user@host:pid.
     """
 
-    version: int
+    version: int | None
     timestamp: Timestamp
     operation: str
     inserted: int
@@ -113,18 +119,26 @@ class TableVersion:
         rows = ", ".join(f"{count} {name}" for name, count in counts if count)
         parts = (self.operation, rows, self.writer, self.message and repr(self.message))
         listed = "; ".join(part for part in parts if part)
-        return f"<version {self.version} {self.timestamp} {listed}>"
+        name = "commit" if self.version is None else f"version {self.version}"
+        return f"<{name} {self.timestamp} {listed}>"
 
     @staticmethod
     def of(row: Sequence[Any]) -> TableVersion:
         """Build a version from its stored form. Raises ValueError or TypeError."""
-        if tuple(map(type, row)) != _ROW_TYPES or not 0 <= row[1] <= TIMESTAMP_MAX:
+        types = tuple(map(type, row))
+        if types not in (_ROW_TYPES, _COMMIT_TYPES) or not 0 <= row[1] <= TIMESTAMP_MAX:
             raise ValueError(f"{row!r} in the list of versions")
         number, timestamp, *rest = row
         return TableVersion(number, Timestamp(timestamp), *rest)
 
 
 Rows = tuple[tuple[Any, ...], ...]
+
+
+def _timestamp_of(row: Sequence[Any]) -> int:
+    """Return the timestamp of a version as it is stored, 0 for one of another form."""
+    stamp = row[1] if len(row) > 1 else 0
+    return stamp if isinstance(stamp, int) and stamp <= TIMESTAMP_MAX else 0
 
 
 @dataclass(frozen=True)
@@ -153,14 +167,13 @@ class VersionList:
     @cached_property
     def timestamp(self) -> int:
         """The highest timestamp of a version in the list, 0 without one."""
-        found = [stamp for row in (*self.users, *self.maintenance) for stamp in row[1:2]]
-        return max((s for s in found if isinstance(s, int) and s <= TIMESTAMP_MAX), default=0)
+        return max(map(_timestamp_of, (*self.users, *self.maintenance)), default=0)
 
     def with_version(self, number: int, origin: Origin) -> VersionList:
         """Return the list with a newer version, and without the oldest if there are too many."""
         counts = origin.counts
         rows = (counts.inserted, counts.updated, counts.deleted, counts.ignored)
-        row = (number, origin.timestamp, origin.operation, *rows, _writer(), origin.message)
+        row = (number, origin.timestamp, origin.operation, *rows, writer_name(), origin.message)
         users, maintenance = self.users, self.maintenance
         if origin.is_maintenance:
             maintenance = (*maintenance[1 - MAINTENANCE_VERSIONS_MAX :], row)
@@ -170,10 +183,28 @@ class VersionList:
         is_in_order = origin.timestamp > self.timestamp
         return VersionList(users, maintenance, start if is_in_order else None)
 
+    def with_commits(self, commits: Iterable[tuple[int, CommitInfo]]) -> VersionList:
+        """Return the list with commits of the log, each with its timestamp, in their places."""
+        rows = []
+        for timestamp, info in commits:
+            counts = (info.inserted, info.updated, info.deleted, info.ignored)
+            message = info.message or ""
+            rows.append((None, timestamp, info.operation, *counts, info.writer or "", message))
+        if not rows:
+            return self
+        users = sorted((*self.users, *rows), key=_timestamp_of)
+        return replace(self, users=tuple(users[-USER_VERSIONS_MAX:]))
+
     def newest_first(self) -> list[TableVersion]:
         """Return the versions. Raises ValueError or TypeError for one of another form."""
         found = [TableVersion.of(row) for row in (*self.users, *self.maintenance)]
-        return sorted(found, key=lambda version: version.version, reverse=True)
+        numbered = [(one.version, one) for one in found if one.version is not None]
+        placed = [(one.timestamp, 0, one) for one in found if one.version is None]
+        newest = 0  # the order of numbers counts, also where older software listed other times
+        for number, one in sorted(numbered, key=itemgetter(0)):
+            newest = max(newest, one.timestamp)
+            placed.append((Timestamp(newest), number, one))
+        return [one for *_, one in sorted(placed, key=itemgetter(0, 1), reverse=True)]
 
 
 @dataclass(frozen=True)
@@ -181,7 +212,7 @@ class TabletEntry(JsonForm):
     """One tablet in a manifest. `timestamp` is the newest of any change in it.
 
     `last_id` is at least every `auto_incrementing_id` that the tablet has given to a row of its
-    files or promised to a write; see table/tablet_memory.py.
+    files or promised to a write; see table/table_memory.py.
     """
 
     id: Annotated[str, Stored(name="tablet id")]
@@ -236,9 +267,13 @@ class Manifest(JsonForm):
     `schema_changes` are those that a legal read may need, oldest first. `owner` and `comment` are
     texts of users, None if there is none.
 
+    `log_start` and `log_end` are positions in the table's log: rows before the first are in
+    rowsets, of all tablets. All records up to the version's timestamp are before the second.
+
     `previous_crc32` is the CRC of the version before, None for the first version of a table and in
     files of formats 1 and 2. `file_crc32` is the CRC of the file that this version was read from or
-    written to; a change made in memory keeps it, because it identifies what was changed.
+    written to; a change made in memory keeps it, because it identifies what was changed. So does
+    `format_version`, the format of that file.
     """
 
     table_id: str
@@ -258,21 +293,12 @@ class Manifest(JsonForm):
     versions: Annotated[VersionList, Stored(may_be_absent=True)] = VersionList()
     owner: Annotated[str | None, Stored(may_be_none=True)] = None
     comment: Annotated[str | None, Stored(may_be_none=True)] = None
+    log_start: Annotated[LogPosition, Stored(may_be_absent=True)] = LOG_BEGIN
+    log_end: Annotated[LogPosition, Stored(may_be_absent=True)] = LOG_BEGIN
     file_crc32: Annotated[int | None, Stored(is_kept=False)] = field(default=None, compare=False)
-
-    @property
-    def _format_version(self) -> int:
-        """The oldest format that has all that the table uses."""
-        if self.schema_changes:
-            return FORMAT_VERSION
-        ranges = (*self.partition.ranges, *(dropped.range for dropped in self.dropped))
-        has_options = (
-            self.owner is not None
-            or self.comment is not None
-            or self.schema.has_later_attributes
-            or any(given.hash_dimensions is not None for given in ranges)
-        )
-        return FORMAT_VERSION_WITHOUT_CHANGES if has_options else FORMAT_VERSION_WITHOUT_OPTIONS
+    format_version: Annotated[int, Stored(is_kept=False)] = field(
+        default=FORMAT_VERSION, compare=False
+    )
 
     def successor(self, origin: Origin, commit_id: str | None = None, **changes: Any) -> Manifest:
         """Return the version that follows this one, with `changes` of its fields and a new id."""
@@ -282,11 +308,17 @@ class Manifest(JsonForm):
             commit_id=commit_id or uuid.uuid4().hex,
             previous_crc32=self.file_crc32,
             file_crc32=None,
+            format_version=FORMAT_VERSION,
             versions=self.versions.with_version(self.version + 1, origin),
             **changes,
         )
 
     @property
+    def has_tablet_logs(self) -> bool:
+        """Whether each tablet has a log and a lock of its own, as in older formats."""
+        return self.format_version < _VERSION_OF_TABLE_LOG
+
+    @cached_property
     def timestamp(self) -> int:
         """The highest commit timestamp, or that of the creation."""
         stamps = [tablet.timestamp for tablet in self.tablets]
@@ -401,7 +433,7 @@ class Manifest(JsonForm):
             }
             for dropped in self.dropped
         ]
-        body = {"format_version": self._format_version, **self.to_json(), "dropped": dropped}
+        body = {"format_version": FORMAT_VERSION, **self.to_json(), "dropped": dropped}
         if self.schema_changes:
             body["schema_changes"] = [change.to_json() for change in self.schema_changes]
         return encode_checked_json(body)
@@ -416,7 +448,8 @@ class Manifest(JsonForm):
         with readable(source, "a manifest"):
             version = body["format_version"]
             if 1 <= version <= FORMAT_VERSION:
-                return replace(_from_body(body), file_crc32=stored_crc32(content))
+                crc32 = stored_crc32(content)
+                return replace(_from_body(body), file_crc32=crc32, format_version=version)
         raise FormatVersionError(
             f"{source}: table of format version {version}, known: 1 to {FORMAT_VERSION};"
             " upgrade kudulite to open it"
@@ -442,11 +475,11 @@ def _checked_text(what: str, text: str, bytes_max: int) -> str:
     raise SchemaError(f"{what} {found}: expected text of at most {bytes_max} bytes of UTF-8")
 
 
-def crc32_at_end(path: Path) -> int | None:
+def crc32_at_end(storage: Storage, path: Path) -> int | None:
     """Return the CRC at the end of a version's file, None where there is no such file."""
     try:
-        size, _ = read_ranges(path, [])
-        _, (end,) = read_ranges(path, [(max(0, size - TRAILER_BYTES_MAX), None)])
+        size, _ = storage.read_ranges(path, [])
+        _, (end,) = storage.read_ranges(path, [(max(0, size - TRAILER_BYTES_MAX), None)])
     except StorageError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
@@ -454,9 +487,9 @@ def crc32_at_end(path: Path) -> int | None:
     return stored_crc32(end)
 
 
-def _writer() -> str:
+def writer_name() -> str:
     """Return who makes a version: user@host:pid."""
-    return f"{_user_and_host()}:{os.getpid()}"
+    return f"{_user_and_host()}:{getpid()}"
 
 
 @lru_cache
@@ -464,7 +497,7 @@ def _user_and_host() -> str:
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a container may have no name for its user
-        user = str(os.getuid())
+        user = str(getuid())
     return f"{user}@{socket.gethostname()}"[:_WRITER_LENGTH_MAX]
 
 

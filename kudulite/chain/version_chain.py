@@ -25,7 +25,6 @@ n + 1 has never been removed while version n is there; (2) a manifest refers onl
 from __future__ import annotations
 
 import errno
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -46,9 +45,8 @@ from kudulite.chain.manifest import Manifest, crc32_at_end
 from kudulite.errors import ConflictError, CorruptionError, StorageError, TableNotFoundError
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.storage.checked_json import stored_crc32
-from kudulite.storage.file_system import FileSystem, read_file
 from kudulite.storage.names import HINT_NAME, MANIFEST_FOLDER, version_name
-from kudulite.storage.storage_error import storage_error
+from kudulite.storage.storage import Storage
 
 # Each lost race is another writer's success; so many in a row mean that something is wrong.
 ATTEMPTS_MAX = 1000
@@ -60,7 +58,7 @@ class _Seen(NamedTuple):
     """The newest version that was found, its file with its identity, and the next file."""
 
     manifest: Manifest
-    identity: tuple[int, int]
+    identity: object
     path: str
     next_path: str
 
@@ -73,7 +71,7 @@ class VersionChain:
     """
 
     folder: Path
-    file_system: FileSystem
+    storage: Storage
     on_newest: Callable[[Manifest], None]
     _seen: _Seen | None = field(default=None, repr=False)
     _table_id: str | None = field(default=None, repr=False)  # of the table that was seen first
@@ -92,20 +90,20 @@ class VersionChain:
         its folder.
         """
         seen = self._seen
-        if seen is not None and not os.access(seen.next_path, os.F_OK, follow_symlinks=False):
+        if seen is not None and not self.storage.exists(seen.next_path):
             # The file's identity too: a table may have been deleted and created again meanwhile.
-            if self._identity(seen.path) == seen.identity:
+            if self.storage.identity(seen.path) == seen.identity:
                 return seen.manifest
         return self._look_for_newest(seen)
 
     def _look_for_newest(self, before: _Seen | None) -> Manifest:
         start = before
-        check_folders(self.folder)
+        check_folders(self.storage, self.folder)
         while True:
             version = None if start is None else self._walked_version(start)
             if version is None:
                 version = self._listed_version()
-            identity = self._identity(self._version_path(version))
+            identity = self.storage.identity(self._version_path(version))
             seen = self._seen
             if seen is not None and (seen.manifest.version, seen.identity) == (version, identity):
                 return seen.manifest
@@ -117,7 +115,11 @@ class VersionChain:
         self.check_previous(known)
         if before is not None and known.table_id == before.manifest.table_id:
             if known.version < before.manifest.version:
-                raise self._missing_version(known.version, before.manifest.version)
+                raise self._missing_version(
+                    known.version,
+                    before.manifest.version,
+                    "; if an older copy was put in its place on purpose, open the table again",
+                )
         found = self._seen_as(known, identity)
         seen = self._seen
         # A newer version that another thread found is never replaced by an older one. No function
@@ -136,7 +138,7 @@ class VersionChain:
                 " the deleted one: open the table again"
             )
 
-    def _read_unchanged(self, version: int, identity: tuple[int, int]) -> Manifest | None:
+    def _read_unchanged(self, version: int, identity: object) -> Manifest | None:
         """Read a version, None where its file was removed since it was identified."""
         try:
             manifest = self.at(version)
@@ -144,14 +146,14 @@ class VersionChain:
             if error.errno == errno.ENOENT:
                 return None
             raise
-        return manifest if self._identity(self._version_path(version)) == identity else None
+        return manifest if self.storage.identity(self._version_path(version)) == identity else None
 
     def _walked_version(self, before: _Seen) -> int | None:
         """Return the highest version above `before`, None where `before` is not there any more."""
         version = before.manifest.version
         while self.has(version + 1):
             version += 1
-        return version if self._identity(before.path) == before.identity else None
+        return version if self.storage.identity(before.path) == before.identity else None
 
     def check_previous(self, manifest: Manifest) -> None:
         """Raise CorruptionError where the version before is not the one that `manifest` names.
@@ -160,31 +162,31 @@ class VersionChain:
         its own predecessor is not the one that it names.
         """
         version, expected = manifest.version, manifest.previous_crc32
-        found = None if expected is None else self._crc32_of(version - 1)
+        found = None if expected is None else self.crc32_of(version - 1)
         if found is None or found == expected:
             return
         with suppress(StorageError):
             earlier = self.at(version - 1)
             named = earlier.previous_crc32
-            if named is not None and named == self._crc32_of(version - 2):
+            if named is not None and named == self.crc32_of(version - 2):
                 raise CorruptionError(
                     f"{self._version_path(version)}: follows a version {version - 1} with CRC"
                     f" {expected:#010x}, but {version_name(version - 1)} has CRC {found:#010x};"
                     " files of two tables or of two copies were mixed: restore the manifest folder"
                 )
 
-    def _missing_version(self, newest: int, published: int) -> CorruptionError:
+    def _missing_version(self, newest: int, published: int, advice: str = "") -> CorruptionError:
         return CorruptionError(
             f"{self.folder}: the newest version is {newest}, but version {published} was published:"
             f" {self._version_path(published)} or a later version is missing; restore it from a"
-            " copy of the table"
+            f" copy of the table{advice}"
         )
 
-    def _crc32_of(self, version: int) -> int | None:
+    def crc32_of(self, version: int) -> int | None:
         """Return the CRC that a version's file ends with, None where there is no such file."""
-        return crc32_at_end(self.path(version))
+        return crc32_at_end(self.storage, self.path(version))
 
-    def _seen_as(self, manifest: Manifest, identity: tuple[int, int]) -> _Seen:
+    def _seen_as(self, manifest: Manifest, identity: object) -> _Seen:
         path, next_path = map(self._version_path, (manifest.version, manifest.version + 1))
         return _Seen(manifest, identity, path, next_path)
 
@@ -200,7 +202,7 @@ class VersionChain:
     def at(self, version: int) -> Manifest:
         """Read one version. Raises StorageError; CorruptionError, also for another version."""
         path = self.path(version)
-        manifest = Manifest.decode(read_file(path), str(path))
+        manifest = Manifest.decode(self.storage.read(path), str(path))
         if manifest.version != version:
             raise CorruptionError(
                 f"{path}: holds version {manifest.version}, expected version {version}; files were"
@@ -211,32 +213,21 @@ class VersionChain:
     def pinned(self, version: int, crc32: int | None) -> Manifest:
         """Read a version, unless the file on disk has `crc32` and is the one that was seen last."""
         seen = self.known
-        if seen and seen.version == version and seen.file_crc32 == crc32 == self._crc32_of(version):
+        if seen and seen.version == version and seen.file_crc32 == crc32 == self.crc32_of(version):
             return seen
         return self.at(version)
 
     def has(self, version: int) -> bool:
         """Whether there is a file of this number."""
-        return os.access(self._version_path(version), os.F_OK, follow_symlinks=False)
+        return self.storage.exists(self._version_path(version))
 
     def numbers(self) -> list[int]:
         """Return the numbers in the names of manifest files, ascending; see the head on strays."""
-        return listed_versions(self.folder)
+        return listed_versions(self.storage, self.folder)
 
     def exists(self) -> bool:
         """Whether the folder holds a table."""
         return bool(self.numbers())
-
-    @staticmethod
-    def _identity(path: str) -> tuple[int, int] | None:
-        """Return the identity of a version's file, None when it does not exist."""
-        try:
-            found = os.lstat(path)  # a link is found here, and refused when it is opened
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise storage_error("read", path, error) from error
-        return found.st_ino, found.st_mtime_ns
 
     @cached_property
     def manifest_folder(self) -> str:
@@ -251,17 +242,16 @@ class VersionChain:
         return f"{self.manifest_folder}/{version_name(version)}"
 
     def _listed_version(self) -> int:
-        published = hinted_version(self.folder)  # first, because versions only rise
+        published = hinted_version(self.storage, self.folder)  # first, because versions only rise
         versions = self.numbers()
         if versions and versions[-1] < published:
             # The table may have been deleted and created again in between.
-            published, versions = hinted_version(self.folder), self.numbers()
+            published, versions = hinted_version(self.storage, self.folder), self.numbers()
         if not versions:
-            check_has_no_lost_table(self.folder)
-            advice = how_to_recall(self.folder.parent, self.name, self._table_id)
-            raise TableNotFoundError(
-                f"{self.folder} is not a kudulite table: {contents(self.folder)}{advice}"
-            )
+            check_has_no_lost_table(self.storage, self.folder)
+            advice = how_to_recall(self.storage, self.folder.parent, self.name, self._table_id)
+            found = contents(self.storage, self.folder)
+            raise TableNotFoundError(f"{self.folder} is not a kudulite table: {found}{advice}")
         if versions[-1] < published:
             raise self._missing_version(versions[-1], published)
         return versions[-1]
@@ -284,16 +274,13 @@ class VersionChain:
     # -- publishing
 
     def update(
-        self,
-        fit: Callable[[Manifest], Manifest | None],
-        newest: Manifest,
-        check: Callable[[Manifest, Manifest], None],
+        self, fit: Callable[[Manifest], Manifest | None], newest: Manifest
     ) -> Manifest | None:
         """Publish `fit(newest)`, and again on each newer version that came first.
 
         `fit` returns the version that follows the one it is given, or None to give up; so does
-        this. `check(before, next)` raises an error where `next` must not be published. The caller
-        holds the locks of the tablets that `fit` changes, so their entries are those of `newest`.
+        this. The caller holds the table's lock, so another version comes first only where a network
+        file system has given the lock to two.
         Raises ConflictError where the table was deleted and created again, or too many others were
         faster; CorruptionError, StorageError.
         """
@@ -303,7 +290,7 @@ class VersionChain:
             if manifest is None:
                 return None
             assert manifest.previous_crc32 == newest.file_crc32
-            published = self._attempt(manifest, check)
+            published = self._attempt(manifest)
             if published is not None:
                 return published
             newest = self.newest_of(table_id)
@@ -322,13 +309,9 @@ class VersionChain:
             " again"
         )
 
-    def _attempt(
-        self, manifest: Manifest, check: Callable[[Manifest, Manifest], None]
-    ) -> Manifest | None:
-        before = self.newest_of(manifest.table_id)
-        if before.version >= manifest.version:
+    def _attempt(self, manifest: Manifest) -> Manifest | None:
+        if self.newest_of(manifest.table_id).version >= manifest.version:
             return None
-        check(before, manifest)
         return self._publish(manifest)
 
     def begin(self, manifest: Manifest) -> Manifest | None:
@@ -340,25 +323,35 @@ class VersionChain:
         path = self.path(manifest.version)
         content = manifest.encode()
         manifest = replace(manifest, file_crc32=stored_crc32(content))
-        if not self.file_system.publish(path, content):
+        try:
+            is_created = self.storage.put_if_absent(path, content)
+        except StorageError as error:
+            if self.crc32_of(manifest.version) != manifest.file_crc32:
+                raise
+            raise StorageError(
+                error.errno,
+                f"{error.strerror}; version {manifest.version} can be read all the same, and a"
+                " power failure may take it back: look at the table before you write again",
+            ) from error
+        if not is_created:
             return None
         if not self._is_published(manifest):
-            self.file_system.remove(path)
+            self.storage.delete(path)
             return None
         self._table_id = manifest.table_id
-        identity = self._identity(self._version_path(manifest.version))
+        identity = self.storage.identity(self._version_path(manifest.version))
         # It may have been superseded and removed already.
         self._seen = None if identity is None else self._seen_as(manifest, identity)
         self.on_newest(manifest)
         try:
-            self.file_system.replace_file(path.with_name(HINT_NAME), b"%d" % manifest.version)
+            self.storage.put_hint(path.with_name(HINT_NAME), b"%d" % manifest.version)
         except StorageError:
             pass  # without the hint a missing newest version may stay unnoticed
         return manifest
 
     def _is_published(self, manifest: Manifest) -> bool:
         """Whether the file that was just created is a version, and not a stray; see the head."""
-        before = self._crc32_of(manifest.version - 1)
+        before = self.crc32_of(manifest.version - 1)
         if before is not None:
             return before == manifest.previous_crc32
         # The version before was removed: after this one was created, or long before that.

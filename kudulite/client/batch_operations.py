@@ -6,8 +6,8 @@
     table.restore(version=7)                 the rows of then, by the changes since
     table.new_bulk_write("insert")           staged in pieces by several tasks, committed once
 
-A write of few rows without options is appended to the log, as rows of a session are. All others are
-staged as files and committed.
+A write of few rows is a commit in the table's log, whatever its operation and options, unless it is
+an overwrite. All others are staged as files and committed.
 
 **Threads**: any number may write to one table; each write is a transaction of its own.
 """
@@ -17,21 +17,18 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from inspect import getdoc
 from typing import Any, Never, TypeVar, Unpack, overload
 
 import pyarrow as pa
 
-from kudulite.chain.manifest import Manifest
-from kudulite.chain.schema_history import moved_names
 from kudulite.client.bulk_write import (
     Batches,
     BulkWrite,
-    SmallWrite,
     WriteResult,
-    check_application,
+    write_few,
 )
 from kudulite.client.computed_rows import (
     MatchingRows,
@@ -42,38 +39,28 @@ from kudulite.client.computed_rows import (
 from kudulite.client.lookup import arrow_batches
 from kudulite.client.row_operations import RowLayout
 from kudulite.client.scan import Changes, RowScan
+from kudulite.client.write_plan import WritePlan, check_flags, check_options
 from kudulite.errors import ConflictError, OptionError
 from kudulite.model.aliases import Moment, Rows, Where, WriteOptions
-from kudulite.model.hybrid_time import Timestamp, format_timestamp
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
-from kudulite.model.types import is_unicode
 from kudulite.shown.progress import Progress
+from kudulite.storage.new_files import NewFiles
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.open_writes import begin_write
 from kudulite.table.read_request import ReadRequest
-from kudulite.table.snapshot import choose_snapshot
 from kudulite.table.table_store import TableStore
 from kudulite.table.tags import moment_or_version
 from kudulite.table.write_state import WriteState
-from kudulite.tablet.operation import WriteSpec, parse_operation
 from kudulite.tablet.tablet_scan import CHANGE_COLUMNS, CHANGE_TYPE
-from kudulite.upkeep.garbage_collection import end_abandoned_writes, end_writes_of_owner
+from kudulite.upkeep.garbage_collection import end_writes
+from kudulite.writes.batch_pieces import few_rows
+from kudulite.writes.stager import Stager
 
-WRITE_OPTIONS = tuple(sorted(WriteOptions.__annotations__))
 CONDITION_OPTIONS = ("application_id", "application_version", "message")
-MESSAGE_BYTES_MAX = 500
 # How often a write by condition reads its rows, while other writers change them.
 ATTEMPTS_MAX = 10
 _PAUSE_SECONDS = 0.005
-# Options of other stores, and the way here.
-_ADD_COLUMN = "columns are added by client.new_table_alterer(table).add_column(…)"
-_METHODS = "insert, upsert and overwrite are methods"
-_PARTITIONS = "partitions are given to create_table"
-_OTHER_WORDS = {
-    **dict.fromkeys(("schema_mode", "mergeSchema", "merge_schema"), _ADD_COLUMN),
-    **dict.fromkeys(("mode", "if_exists"), _METHODS),
-    **dict.fromkeys(("partition_by", "partition_cols"), _PARTITIONS),
-}
 Write = TypeVar("Write", bound=Callable[..., object])
 
 
@@ -219,9 +206,10 @@ class BatchOperations:
         `operation_column` holds I, U, D or operation names. Rows of a key apply in batch order,
         unless there is an `ordering_column`.
         """
-        _check_options(self._store.name, unknown)
+        check_options(self._store.name, unknown)
         names, batches = arrow_batches(data, self._store.newest().schema, self._store.name)
-        write = self.new_bulk_write(
+        return self._run(
+            batches,
             columns=[name for name in names if name != operation_column],
             operation_column=operation_column,
             ordering_column=ordering_column,
@@ -233,7 +221,6 @@ class BatchOperations:
             message=message,
             unchanged=unchanged,
         )
-        return self._run(write, batches)
 
     @_with_write_options
     def overwrite(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
@@ -243,7 +230,7 @@ class BatchOperations:
     def truncate(self) -> WriteResult:
         """Delete all rows in one version; the past stays readable."""
         write = self.new_bulk_write("upsert", overwrite=True)
-        return self._run(write.labelled("truncate"), ())
+        return self._run_bulk(write.labelled("truncate"), ())
 
     def restore(
         self,
@@ -275,16 +262,13 @@ class BatchOperations:
             )
         start = moment_or_version(self._store, moment, version)
 
-        def begun(columns: Sequence[str] | None, read_at: int | None) -> BulkWrite:
-            return self.new_bulk_write(
-                columns=columns, operation_column=CHANGE_TYPE, read_at=read_at, message=message
-            )
-
-        def as_restore(write: BulkWrite) -> BulkWrite:  # each row is that of another key
-            return write.labelled("restore").restoring().merging()
+        def as_restore(state: WriteState) -> WriteState:  # each row is that of another key
+            return state.labelled("restore").restoring().merging()
 
         def attempt(is_settled: bool) -> WriteResult:
-            write = begun(None, None).settled() if is_settled else None
+            write = None
+            if is_settled:
+                write = self.new_bulk_write(operation_column=CHANGE_TYPE, message=message).settled()
             at = None if write is None else write.read_at
             changes = Changes(self._store, ReadRequest.of(start=start, at=at, images="both"))
             names = [name for name in changes.schema.names if name not in CHANGE_COLUMNS]
@@ -292,12 +276,18 @@ class BatchOperations:
             found = (batch for batch in batches if batch.num_rows)
             if write is not None:
                 again = RestoredRows(self._store, changes.start, names)
-                return self._run(as_restore(write).rereading(again), found)
+                return self._run_bulk(write.changed(as_restore).rereading(again), found)
             first = next(found, None)
             if first is None:
                 return self._unchanged(changes.end)
-            write = as_restore(begun(names, changes.end))
-            return self._run(write, itertools.chain((first,), found))
+            return self._run(
+                itertools.chain((first,), found),
+                change=as_restore,
+                columns=names,
+                operation_column=CHANGE_TYPE,
+                read_at=changes.end,
+                message=message,
+            )
 
         return self._until_unchanged("restore", attempt)
 
@@ -324,74 +314,49 @@ class BatchOperations:
         `apply`. An `owner` has one write at a time: beginning one removes what an earlier one has
         staged and not committed. Raises OptionError and SchemaError before anything is written.
         """
-        _check_message(self._store.name, message)
-        _check_flags(self._store.name, ignore_null=ignore_null, overwrite=overwrite)
-        _check_unchanged(self._store.name, unchanged)
-        check_application(self._store.name, application_id, application_version)
-        end_abandoned_writes(self._store)
-        if owner is not None:
-            end_writes_of_owner(self._store, owner)
-        if read_at is not None:
-            read_at = choose_snapshot(self._store, read_at, may_be_ancient=True)
-        while True:
-            flush_table(self._store)  # so that the pinned version has all rows
-            manifest = self._store.newest()
-            spec = WriteSpec.build(
-                manifest.schema,
-                list(manifest.schema.names if columns is None else columns),
-                table=self._store.name,
-                operation=None if operation_column is not None else parse_operation(operation),
-                ignore_null=ignore_null,
-                ordering_column=ordering_column,
-                is_overwrite=overwrite,
-                read_at=read_at,
-            )
-            spec = replace(spec, skips_unchanged=unchanged is not None)
-            self._check_not_moved(manifest, spec)
-            state = WriteState(
-                table_id=manifest.table_id,
-                base_version=manifest.version,
-                base_crc32=manifest.file_crc32,
-                write_id=uuid.uuid4().hex,
-                spec=spec,
-                operation_column=operation_column,
-                application_id=application_id,
-                application_version=application_version,
-                owner=owner,
-                message=message or "",
-            )
-            if begin_write(self._store, state):
-                return BulkWrite(self._store, state)
+        planned = WritePlan.of(
+            self._store,
+            operation,
+            columns=columns,
+            operation_column=operation_column,
+            ordering_column=ordering_column,
+            ignore_null=ignore_null,
+            overwrite=overwrite,
+            application_id=application_id,
+            application_version=application_version,
+            read_at=read_at,
+            message=message,
+            unchanged=unchanged,
+        )
+        return self._begun(planned, owner)
 
-    def _check_not_moved(self, manifest: Manifest, spec: WriteSpec) -> None:
-        """Raise ConflictError for rows that were read when a name meant another column."""
-        if spec.read_at is None or spec.read_at >= manifest.schema_since:
-            return
-        moved = moved_names(manifest.schema_at(spec.read_at), manifest.schema)
-        for name in (*manifest.schema.key_names, *spec.value_columns):
-            if name in moved:
-                raise ConflictError(
-                    f"table {self._store.name!r}: the rows to write were read at"
-                    f" {format_timestamp(spec.read_at)}, and their column {name!r} {moved[name]};"
-                    " read them again and write again"
-                )
+    def _begun(
+        self, planned: WritePlan, owner: str | None = None, *, is_large: bool = False
+    ) -> BulkWrite:
+        """Begin a bulk write; if it `is_large`, on a version that has all rows of the log.
+
+        So it is where tasks need them. Others would end the log for a write that may be small.
+        """
+        end_writes(self._store, owner=owner)
+        newest = self._store.newest()
+        if is_large or planned.state(self._store, newest, "", owner).needs_rows(newest.schema):
+            flush_table(self._store)
+        opened = begin_write(self._store, planned.name, owner)
+        with ExitStack() as on_error:
+            on_error.callback(opened.end)
+            state = planned.state(self._store, self._store.newest(), opened.id, owner)
+            on_error.pop_all()
+        return BulkWrite(self._store, state, opened)
 
     def _write(self, operation: str, data: Rows, options: WriteOptions) -> WriteResult:
-        _check_options(self._store.name, options)
-        _check_flags(self._store.name, ignore_null=options.get("ignore_null", False))
+        check_options(self._store.name, options)
+        check_flags(self._store.name, ignore_null=options.get("ignore_null", False))
         schema = self._store.newest().schema
         if isinstance(data, list | tuple) and not data and operation.startswith("update"):
             data = schema.arrow_schema().empty_table()  # no row names a column to set
         names, batches = arrow_batches(data, schema, self._store.name)
         total = sum(batch.num_rows for batch in batches) if isinstance(batches, list) else None
-        if options.keys() <= {"ignore_null"}:
-            kind = parse_operation(operation)
-            small = SmallWrite(self._store, kind, names, options.get("ignore_null", False))
-            result, batches = small.write(batches)
-            if result is not None:
-                return result
-        write = self.new_bulk_write(operation, columns=names, **options)
-        return self._run(write, batches, total)
+        return self._run(batches, total, operation=operation, columns=names, **options)
 
     def _check_no_condition(self, operation: str, **given: object) -> None:
         for name, value in given.items():
@@ -404,7 +369,7 @@ class BatchOperations:
         self, operation: str, where: Where, cells: Mapping[str, Any], options: WriteOptions
     ) -> WriteResult:
         """Update (set `cells`) or delete the rows that match a condition, in one version."""
-        _check_options(self._store.name, options)
+        check_options(self._store.name, options)
         for name in options:
             if name not in CONDITION_OPTIONS:
                 raise OptionError(
@@ -421,7 +386,7 @@ class BatchOperations:
                 request = ReadRequest.of(schema.key_names, where, at=write.read_at)
                 scan = RowScan(self._store, request)
                 write = write.rereading(MatchingRows(self._store, scan.predicates, constants))
-                return self._run(write, with_constants(scan.to_batches(), constants))
+                return self._run_bulk(write, with_constants(scan.to_batches(), constants))
             scan = RowScan(self._store, ReadRequest.of(schema.key_names, where))
             batches = scan.to_batches()
             first = next(batches, None)
@@ -429,8 +394,8 @@ class BatchOperations:
                 return self._unchanged(scan.timestamp)
             found = itertools.chain(() if first is None else (first,), batches)
             given: WriteOptions = {**options, "read_at": scan.timestamp}
-            write = self.new_bulk_write(operation, columns=names, **given)
-            return self._run(write, with_constants(found, constants))
+            rows = with_constants(found, constants)
+            return self._run(rows, operation=operation, columns=names, **given)
 
         return self._until_unchanged(operation, attempt)
 
@@ -459,53 +424,60 @@ class BatchOperations:
                 f" the last time: {error}"
             ) from error
 
-    def _run(self, write: BulkWrite, batches: Batches, total: int | None = None) -> WriteResult:
+    def _run(
+        self,
+        batches: Batches,
+        total: int | None = None,
+        change: Callable[[WriteState], WriteState] | None = None,
+        **options: Any,
+    ) -> WriteResult:
+        """Write batches with the options of `new_bulk_write`, few rows through the log.
+
+        `change` is made of the state of the write.
+        """
+        planned = WritePlan.of(self._store, **options)
+        rows_max = 0 if planned.overwrite else self._store.environment.small_write_rows_max
+        few, batches = few_rows(batches, rows_max)
+        if few is not None:
+            result = self._write_few(few, planned, change)
+            if result is not None:
+                return result
+            batches = [few]
+        write = self._begun(planned, is_large=True)
+        return self._run_bulk(write if change is None else write.changed(change), batches, total)
+
+    def _write_few(
+        self,
+        few: pa.Table,
+        planned: WritePlan,
+        change: Callable[[WriteState], WriteState] | None,
+    ) -> WriteResult | None:
+        """Write few rows through the log; None where they need a bulk write.
+
+        If the table was altered meanwhile, the rows are checked once more.
+        """
+        write_id = uuid.uuid4().hex
+        for is_last in (False, True):
+            base = self._store.upgraded()
+            state = planned.state(self._store, base, write_id)
+            state = state if change is None else change(state)
+            stager = Stager(self._store, state, base, NewFiles(self._store.storage))
+            try:
+                return write_few(self._store, state, base, stager.checked(few))
+            except ConflictError:
+                if is_last or self._store.newest().schema == base.schema:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _run_bulk(
+        self, write: BulkWrite, batches: Batches, total: int | None = None
+    ) -> WriteResult:
         try:
             with Progress(f"write to table {self._store.name!r}", total):
                 return write.commit([write.stage(batches)])
         except BaseException:
             write.abort()
             raise
-
-
-def _check_message(table: str, message: object) -> None:
-    """Raise OptionError for a message of a write that a version cannot have."""
-    if message is None:
-        return
-    is_text = isinstance(message, str) and is_unicode(message)
-    if not is_text or len(str(message).encode()) > MESSAGE_BYTES_MAX:
-        shown = repr(message) if len(repr(message)) < 60 else f"{repr(message)[:60]}…"
-        raise OptionError(
-            f"table {table!r}: a message is a text of at most {MESSAGE_BYTES_MAX} bytes, not"
-            f" {shown}"
-        )
-
-
-def _check_flags(table: str, **flags: object) -> None:
-    """Raise OptionError for an option that is neither True nor False."""
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise OptionError(f"table {table!r}: {name} is True or False, not {value!r}")
-
-
-def _check_unchanged(table: str, unchanged: object) -> None:
-    """Raise OptionError for another value than "skip"."""
-    if unchanged not in (None, "skip"):
-        raise OptionError(f"table {table!r}: unchanged is 'skip' or left out, not {unchanged!r}")
-
-
-def _check_options(table: str, options: Mapping[str, object]) -> None:
-    """Raise OptionError for an option that no write has."""
-    for name in options:
-        if name not in WRITE_OPTIONS:
-            what = f"option {name!r} of a write"
-            raise unknown_option(table, what, WRITE_OPTIONS, _OTHER_WORDS.get(name))
-
-
-def unknown_option(table: str, what: str, known: Iterable[str], advice: str | None) -> OptionError:
-    """Return the error for a name that a call does not have; `advice` is the way here."""
-    end = f"; {advice}" if advice else ""
-    return OptionError(f"table {table!r}: unknown {what}; known: {', '.join(known)}{end}")
 
 
 def _constants(table: str, schema: Schema, cells: Mapping[str, Any]) -> dict[str, pa.Scalar]:

@@ -19,13 +19,15 @@ that flush and maintain the tables in the background.
 
 from __future__ import annotations
 
-import os
+import errno
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from os import PathLike
+from os.path import abspath
 from pathlib import Path
 from typing import Any, Never
 
@@ -35,12 +37,12 @@ from kudulite.chain.folder import (
     SoftDeletedTable,
     check_has_no_lost_table,
     how_to_recall,
+    is_refused,
     listed_versions,
     path_of,
     soft_deleted_tables,
 )
 from kudulite.chain.manifest import checked_comment, checked_owner
-from kudulite.client.batch_operations import unknown_option
 from kudulite.client.lookup import arrow_schema
 from kudulite.client.schema_builder import Partitioning, SchemaBuilder, partitioning_of
 from kudulite.client.session import Session
@@ -56,21 +58,24 @@ from kudulite.client.table_names import (
     replaced_table,
     set_table_aside,
     soft_delete_table,
+    sync_moved,
     table_folder,
 )
 from kudulite.client.tokens import ScanToken, TokenScanner
+from kudulite.client.write_plan import unknown_option
 from kudulite.errors import (
     ConflictError,
     CorruptionError,
     SchemaError,
+    StorageError,
     TableNotFoundError,
     UsageError,
 )
 from kudulite.model.aliases import Rows
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.schema import Schema, schema_from_arrow
-from kudulite.storage.storage_error import storage_error
 from kudulite.table.environment import Environment, default_environment
+from kudulite.table.present import present
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.maintenance_schedule import flush_below
 
@@ -90,7 +95,7 @@ _OTHER_WORDS = {
 
 
 def connect(
-    root: str | os.PathLike[str],
+    root: str | PathLike[str],
     *,
     lock_timeout_seconds: float = 60.0,
     background_maintenance: bool = True,
@@ -136,7 +141,7 @@ def _schema_of(
     return schema_from_arrow(fields, keys, table)
 
 
-def open_table(path: str | os.PathLike[str], *, table_id: str | None = None) -> Table:
+def open_table(path: str | PathLike[str], *, table_id: str | None = None) -> Table:
     """Open a table by its own folder; nothing is maintained in the background.
 
     With `table_id`, the table of that id: also one that `publish_table` has replaced since, as long
@@ -159,14 +164,14 @@ class Client:
     """The tables under one directory; several clients and processes may share it."""
 
     def __init__(self, root: Path, environment: Environment) -> None:
-        self.root = Path(os.path.abspath(root))
+        self.root = Path(abspath(root))
         self._environment = environment
-        if listed_versions(self.root):
+        if listed_versions(environment.storage, self.root):
             raise UsageError(
                 f"{self.root} is the folder of a table, not a directory of tables; open the table"
                 f" with kudulite.open_table({str(self.root)!r}), or connect to {self.root.parent}"
             )
-        environment.file_system.make_directory(self.root, parents=True)
+        environment.storage.make_root(self.root)
 
     def __repr__(self) -> str:
         return f"<kudulite client at {self.root}>"
@@ -221,24 +226,31 @@ class Client:
     def list_tables(self, match_substring: str | None = None) -> list[str]:
         """Return the names of the tables, sorted; of those that contain `match_substring`.
 
-        A table whose manifest is lost is left out with a UserWarning. Raises StorageError.
+        A table whose manifest is lost is left out with a UserWarning, and so is a folder that one
+        has no right to list. Raises StorageError.
         """
-        try:
-            places = sorted(path for path in self.root.iterdir() if path.is_dir())
-        except OSError as error:
-            raise storage_error("list", self.root, error) from error
-        found = []
-        for place in places:
+        storage, found = self._environment.storage, []
+        if not storage.is_folder(self.root):
+            raise StorageError(errno.ENOENT, f"cannot list {self.root}: it does not exist")
+        for place in storage.entries(self.root):
             if (match_substring or "") not in place.name or place.name.startswith("."):
                 continue
-            if self._store(place.name).chain.exists():
-                found.append(place.name)
-                continue
-            try:
-                check_has_no_lost_table(place)
-            except CorruptionError as damage:
-                warnings.warn(f"left out of the list of tables: {damage}", stacklevel=2)
+            with suppress(SchemaError):  # no table can have the name
+                if self._is_table(place):
+                    found.append(place.name)
         return found
+
+    def _is_table(self, folder: Path) -> bool:
+        """Whether a folder is a table; no, with a UserWarning, where that is not known."""
+        try:
+            if self._store(folder.name).chain.exists():
+                return True
+            check_has_no_lost_table(self._environment.storage, folder)
+        except (CorruptionError, StorageError) as problem:
+            if isinstance(problem, StorageError) and not is_refused(problem):
+                raise
+            warnings.warn(f"left out of the list of tables: {problem}", stacklevel=3)
+        return False
 
     def table_exists(self, table_name: str) -> bool:
         """Whether there is a table of this name."""
@@ -252,9 +264,9 @@ class Client:
         """
         store = self._store(table_name)
         if not store.chain.exists():
-            check_has_no_lost_table(store.folder)
+            check_has_no_lost_table(store.storage, store.folder)
             listed = ", ".join(self.list_tables()) or "none"
-            advice = how_to_recall(self.root, table_name)
+            advice = how_to_recall(store.storage, self.root, table_name)
             raise TableNotFoundError(
                 f"no table {table_name!r} in {self.root}; tables: {listed}{advice}"
             )
@@ -318,10 +330,8 @@ class Client:
         """
         latest = self._environment.clock.now()
         for name in self.list_tables():
-            store = self._store(name)
-            manifest = store.newest()
-            stamps = [store.safe_timestamp(entry.id) for entry in manifest.tablets]
-            latest = max(latest, manifest.timestamp, *stamps)
+            with suppress(TableNotFoundError):  # deleted meanwhile
+                latest = max(latest, present(self._store(name)).timestamp)
         return datetime.fromtimestamp(0, UTC) + timedelta(
             microseconds=physical_microseconds(latest)
         )
@@ -344,12 +354,13 @@ class Client:
     def delete_table(self, table_name: str, *, if_version: int | None = None) -> None:
         """Delete a table with all its history, once no commit is under way.
 
-        With `if_version`, only while that is the newest version. Raises TableNotFoundError,
+        With `if_version`, only while that is the newest version, and nothing was written to the log
+        after it. Raises TableNotFoundError, UsageError for a table behind a symbolic link,
         ConflictError, LockTimeoutError.
         """
         table = self.table(table_name)
         set_table_aside(table._store, f"deletion of {table_name!r}", if_version=if_version)
-        self._environment.file_system.sync_directory(self.root)
+        sync_moved(self._environment.storage, self.root, f"table {table_name!r} is deleted")
         remove_trash(self.root, self._environment)
 
     def soft_delete_table(
@@ -360,8 +371,8 @@ class Client:
         Its name is free at once. Nobody can read or write the table until it is recalled. After the
         reserve its files go when a table of the directory is created, deleted or maintained next.
 
-        With `if_version`, only while that is the newest version. Raises TableNotFoundError,
-        UsageError, ConflictError, LockTimeoutError.
+        With `if_version`, only while that is the newest version, and nothing was written to the log
+        after it. Raises TableNotFoundError, UsageError, ConflictError, LockTimeoutError.
         """
         store = self.table(table_name)._store
         deleted = soft_delete_table(store, reserve_seconds, if_version=if_version)
@@ -373,7 +384,7 @@ class Client:
 
         Of those whose names contain `match_substring`. Raises StorageError.
         """
-        listed = soft_deleted_tables(self.root)
+        listed = soft_deleted_tables(self._environment.storage, self.root)
         return [table for table in listed if match_substring in table.name]
 
     def recall_table(self, table_id: str, new_table_name: str | None = None) -> Table:

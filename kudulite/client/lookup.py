@@ -114,8 +114,8 @@ class KeyLookup:
         return row
 
     def get_many(self, keys: Keys, at: Moment | None) -> pa.Table:
-        """Return the rows whose keys exist, in the order of `keys`."""
-        timestamp = TIMESTAMP_MAX if at is None else choose_snapshot(self.store, at)
+        """Return the rows whose keys exist, in the order of `keys`; all tablets at one moment."""
+        timestamp = choose_snapshot(self.store, at)
         manifest = self.store.newest()
         schema, columns_read = self._columns_at(timestamp, manifest)
         has_room = self.store.cache.begin_turn()

@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,8 +50,7 @@ from kudulite.model.predicate_constraint import ColumnConstraint, DomainKey, dom
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.scan_spec import ScanSpec
-from kudulite.storage.file_system import own_size
-from kudulite.storage.storage_error import storage_errors
+from kudulite.storage.storage import Storage
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.read_request import Read
 from kudulite.table.scan_plan import entries_to_scan
@@ -152,6 +150,7 @@ class NativeFile:
     excluded: np.ndarray
     overlaid: tuple[Column, ...] = ()
     applier: DeltaApplier | None = field(default=None, repr=False)
+    storage: Storage = field(kw_only=True, repr=False)
 
     @property
     def is_changed(self) -> bool:
@@ -160,8 +159,7 @@ class NativeFile:
 
     def check_exists(self) -> None:
         """Raise StorageError if the file is gone."""
-        with storage_errors("find", Path(self.path)):
-            own_size(self.path)
+        self.storage.length(self.path)
 
     def cells(self, column: Column) -> ColumnApplier | None:
         """Return the changed cells of a column, those of excluded rows among them, if any."""
@@ -440,6 +438,7 @@ class _Planner:
             excluded=excluded,
             overlaid=tuple(overlaid),
             applier=applier,
+            storage=rowset.storage,
         )
         return file if self.is_readable(file) else None
 

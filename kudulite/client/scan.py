@@ -21,13 +21,15 @@ hold a block of each rowset that a key is in.
 
 from __future__ import annotations
 
+import errno
 import itertools
-import os
 import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -38,7 +40,7 @@ from kudulite.basefile.base_data import CUT_ROWS_MAX
 from kudulite.chain.folder import path_of
 from kudulite.chain.manifest import TabletEntry
 from kudulite.client.pandas_frames import frame_of
-from kudulite.errors import OptionError, OutOfMemoryError
+from kudulite.errors import OptionError, OutOfMemoryError, StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Column
@@ -49,6 +51,7 @@ from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
 from kudulite.shown.html import ROWS_SHOWN, html_rows
 from kudulite.shown.progress import Progress
 from kudulite.storage.names import MANIFEST_FOLDER, TABLET_FOLDER
+from kudulite.storage.storage import Storage
 from kudulite.storage.storage_error import is_out_of_memory
 from kudulite.table.read_request import Read, ReadRequest, plan_changes, plan_rows
 from kudulite.table.scan_plan import Spec, entries_to_diff, entries_to_scan, in_schema, open_tablets
@@ -144,7 +147,7 @@ class ArrowResult(ABC, Generic[Spec]):
             for start in range(0, batch.num_rows, _DICTS_AT_ONCE):
                 yield from python_rows(batch.slice(start, _DICTS_AT_ONCE))
 
-    def to_parquet(self, path: str | os.PathLike[str]) -> int:
+    def to_parquet(self, path: str | PathLike[str]) -> int:
         """Write the rows to a Parquet file while they are read; return their number.
 
         The file gets its name, and replaces one of that name, when it is complete and durable.
@@ -154,20 +157,20 @@ class ArrowResult(ABC, Generic[Spec]):
         if not len(self.schema):
             raise OptionError("a scan without columns has no Parquet file; use count()")
         target = path_of(path)
-        _check_export(target)
-        file_system = self._read.store.file_system
+        storage = self._read.store.storage
+        _check_export(storage, target)
         hidden = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         with (
             Progress(f"export to {target.name}", self._known_count()) as progress,
-            file_system.open_sink(hidden) as sink,
+            storage.open_sink(hidden) as sink,
         ):
             with pq.ParquetWriter(sink, self.schema) as writer:
                 for rows in _row_groups(self.to_batches()):
                     writer.write_table(rows)
                     progress.add(rows.num_rows)
             sink.finish()
-        file_system.rename(hidden, target)
-        file_system.sync_directory(target.parent)
+        storage.directory.move(hidden, target)
+        storage.sync([target.parent])
         return progress.done
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -187,16 +190,18 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _check_export(target: Path) -> None:
-    """Raise OptionError unless a file may be written at `target`."""
+def _check_export(storage: Storage, target: Path) -> None:
+    """Raise OptionError or StorageError unless a file may be written at `target`."""
     for folder in (target, *target.parents):
-        if all((folder / name).is_dir() for name in (MANIFEST_FOLDER, TABLET_FOLDER)):
+        if all(storage.is_folder(folder / name) for name in (MANIFEST_FOLDER, TABLET_FOLDER)):
             raise OptionError(
                 f"{target} is a place inside the table {folder}, which has files of its own only;"
                 " give a path outside it"
             )
-    if target.is_dir():
+    if storage.is_folder(target):
         raise OptionError(f"{target} is a folder; give the path of a file")
+    if not storage.exists(target.parent):
+        raise StorageError(errno.ENOENT, f"cannot create {target}: its folder does not exist")
 
 
 class RowScan(ArrowResult[ScanSpec]):
@@ -248,7 +253,8 @@ class RowScan(ArrowResult[ScanSpec]):
         read = self._read.newest()
         store, spec = read.store, read.spec
         entries = entries_to_scan(store, read.manifest, spec)
-        with Progress(f"count of table {store.name!r}") as progress:
+        title = f"count of table {store.name!r}"
+        with _of_table_that_is_there(store), Progress(title) as progress:
             for entry in entries:
                 progress.add(count_rows(tablet_at(store, entry, spec.timestamp), spec))
         total = progress.done
@@ -262,13 +268,28 @@ def row_batches(read: Read[ScanSpec], entries: Iterable[TabletEntry]) -> Iterato
     read.store.metrics.scans += 1
     tablets = (tablet_at(read.store, entry, spec.timestamp) for entry in entries)
     alone = 0 if spec.limit is None else LIMITED_BLOCKS
-    if not read.plan.request.ordered:
-        reads = (block for tablet in tablets for block in block_reads(tablet, spec))
-        yield from read_ahead(reads, alone)
-        return
-    with _Threads() as threads:
-        run = threads.run_ahead if spec.limit is None else in_turn
-        yield from read_ahead(ordered_reads(tablets, spec, run), alone)
+    with _of_table_that_is_there(read.store):
+        if not read.plan.request.ordered:
+            reads = (block for tablet in tablets for block in block_reads(tablet, spec))
+            yield from read_ahead(reads, alone)
+            return
+        with _Threads() as threads:
+            run = threads.run_ahead if spec.limit is None else in_turn
+            yield from read_ahead(ordered_reads(tablets, spec, run), alone)
+
+
+@contextmanager
+def _of_table_that_is_there(store: TableStore) -> Iterator[None]:
+    """Raise TableNotFoundError in the place of a StorageError for a file of a table that is gone.
+
+    Also where another table has its name.
+    """
+    try:
+        yield
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            store.newest()
+        raise
 
 
 class _Threads:
@@ -399,7 +420,7 @@ def change_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes of groups of tablets; tablets of one group may hold the same keys."""
     tablets = (open_tablets(read.store, entries, read.spec) for entries in groups)
-    with _Threads() as threads:
+    with _of_table_that_is_there(read.store), _Threads() as threads:
         yield from read_ahead(
             part for group in tablets for part in diff_reads(group, read.spec, threads.run_ahead)
         )

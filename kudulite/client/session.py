@@ -30,7 +30,6 @@ here, because one flush writes at a time.
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import warnings
 from collections import Counter
@@ -38,6 +37,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from itertools import chain
+from os import getpid
 from typing import Never
 
 from kudulite.client.mutation_buffer import (
@@ -103,7 +103,7 @@ class Session:
 
         Raises OptionError for an unknown option or an illegal value.
         """
-        self._process = os.getpid()
+        self._process = getpid()
         self._write_lock = threading.Lock()
         self._report_lock = threading.Lock()
         self._buffer = MutationBuffer()
@@ -219,7 +219,7 @@ class Session:
 
     def close(self) -> None:
         """Flush, and take no more operations; raises as `flush`, and is closed even then."""
-        if os.getpid() != self._process or self._buffer.is_closed:
+        if getpid() != self._process or self._buffer.is_closed:
             return
         self._buffer.close()
         try:
@@ -248,7 +248,7 @@ class Session:
     def __del__(self) -> None:
         # A session that could not be set up has no buffer; a forked child's is its parent's.
         count = len(self._buffer) if hasattr(self, "_buffer") else 0
-        if count and os.getpid() == self._process:
+        if count and getpid() == self._process:
             text = f"a session is dropped with {count} operations that were never flushed"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
@@ -283,7 +283,7 @@ class Session:
 
         None of a session that flushes in the background.
         """
-        if os.getpid() != self._process or self._buffer.settings.mode is not FlushMode.MANUAL:
+        if getpid() != self._process or self._buffer.settings.mode is not FlushMode.MANUAL:
             return Counter()
         return self._buffer.tables()
 
@@ -303,7 +303,7 @@ class Session:
     # -- inside
 
     def _check_process(self) -> None:
-        if os.getpid() != self._process:
+        if getpid() != self._process:
             raise UsageError(
                 f"the session belongs to process {self._process}; this is a forked child, which"
                 " must make its own"
@@ -383,7 +383,7 @@ class Session:
         """
 
         def flush_at_exit() -> None:  # one of its own for each thread, to unregister that one
-            if os.getpid() == self._process:
+            if getpid() == self._process:
                 self.close()
 
         flusher = threading.Thread(

@@ -9,9 +9,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +52,10 @@ from kudulite.shown.progress import Progress
 from kudulite.table.environment import default_environment
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.metrics import TableMetrics
+from kudulite.table.present import listing, read_tablets
 from kudulite.table.read_request import ReadRequest, plan_rows
 from kudulite.table.snapshot import check_readable, choose_snapshot, moment_of, newest_change
 from kudulite.table.table_store import TableStore
-from kudulite.table.tablet_memory import read_tablet
 from kudulite.table.tags import delete_tag, make_tag, moment_or_version, newest_versions
 from kudulite.upkeep.check import CheckReport, check_table
 from kudulite.upkeep.garbage_collection import GRACE_SECONDS, STAGING_GRACE_SECONDS
@@ -190,8 +190,7 @@ class Table(BatchOperations, RowOperations):
         Bars over one another are rowsets that a lookup has to search and a compaction would merge.
         Rows in memory are counted and not drawn. Raises CorruptionError and StorageError.
         """
-        store = self._store
-        tablets = [read_tablet(store, entry) for entry in store.newest().tablets]
+        tablets = read_tablets(self._store)[1]
         return TableLayout(
             tuple(tablet_layout(t.id, t.superblock.rowsets, t.memory_row_count) for t in tablets)
         )
@@ -404,13 +403,13 @@ class Table(BatchOperations, RowOperations):
     def versions(self) -> list[TableVersion]:
         """Return the newest versions of the table, newest first: what made them, when, and who.
 
-        These are the last 100 versions that users made, and the last 20 that maintenance made.
-        Their timestamps descend, too; `scan(version=n)` reads the rows of one, and
-        `restore(version=n)` brings them back. A write through the log (of a session, or of a small
-        batch) makes no version; a later memory flush does. `pandas.DataFrame(table.versions())` is
-        a frame of them.
+        These are the last 100 that users made, and the last 20 that maintenance made. Their
+        timestamps descend, too; `scan(at=one.timestamp)` reads the rows of one, and
+        `restore(one.timestamp)` brings them back. A batch of few rows is a commit in the table's
+        log and has no number. Rows of a session are not listed; a later memory flush is.
+        `pandas.DataFrame(table.versions())` is a frame of them.
         """
-        return newest_versions(self._store, self._store.newest())
+        return newest_versions(self._store, listing(self._store))
 
     @property
     def tags(self) -> dict[str, Timestamp]:
@@ -440,7 +439,7 @@ class Table(BatchOperations, RowOperations):
 
         Rows are durable and visible without a flush. A flush frees memory and shortens the logs.
         """
-        return flush_table(self._store)
+        return len(flush_table(self._store))
 
     def compact(self) -> MaintenanceResult:
         """Compact the table completely, at any cost; the past stays readable.
@@ -465,8 +464,8 @@ class Table(BatchOperations, RowOperations):
         It is safe at any time, beside readers, writers and other maintenance runs. It ends when no
         work is worth its cost, or when `budget_bytes` were rewritten. Versions of the last
         `grace_seconds` keep their files, so that reads under way on any machine can finish. The
-        staged files of a write are kept until nothing was added to them for
-        `staging_grace_seconds`.
+        files of a write under way are kept as long as its process lives, and those of a pickled one
+        until no task has done anything for `staging_grace_seconds`.
 
         With `tablet_ids`, only these tablets are maintained and no garbage is collected; use it to
         spread the work over machines. Raises UsageError for an unknown id, LockTimeoutError,
@@ -503,7 +502,7 @@ class Table(BatchOperations, RowOperations):
         return purge_keys(self._store, KeyLookup(self._store).keys_by_tablet(keys))
 
     def copy_to(
-        self, path: str | os.PathLike[str], *, with_past: bool = True, where: Where = ()
+        self, path: str | PathLike[str], *, with_past: bool = True, where: Where = ()
     ) -> Timestamp:
         """Copy the table, as it is at one moment, to another folder; return the moment.
 

@@ -1,7 +1,7 @@
 """Copying a table to another folder, as it is at one moment.
 
     with its past      files of one version, which is published while no commit is under way, byte
-                       by byte and checked; superblocks anew, since a copy begins with empty logs
+                       by byte and checked; superblocks anew, since a copy begins with an empty log
     the present only   rows of a settled moment, inserted by one bulk write
 
 The copy is built in `<root>/.copy-<name>` and renamed when it is whole. It is a table of its own,
@@ -13,31 +13,27 @@ collected.
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
+from os.path import abspath
 from pathlib import Path
 
 from kudulite.chain.folder import make_table_folders
-from kudulite.chain.manifest import Manifest, Origin, TabletEntry, VersionList
+from kudulite.chain.manifest import Origin, TabletEntry, VersionList
 from kudulite.client.table_names import move_table, table_folder
 from kudulite.errors import CorruptionError, TableExistsError
 from kudulite.shown.progress import Progress
-from kudulite.storage.file_system import FileRef, exists
-from kudulite.storage.names import LOCK_NAME, ROWSET_FOLDER, TABLET_FOLDER
-from kudulite.storage.storage_error import storage_errors
-from kudulite.storage.tablet_lock import create_lock_file
+from kudulite.storage.names import ROWSET_FOLDER, TABLET_FOLDER
+from kudulite.storage.storage import FileRef
+from kudulite.storage.table_lock import create_lock_file
 from kudulite.table.memory_flush import flush_table
-from kudulite.table.open_writes import begin_write, end_write, of_same_table
+from kudulite.table.open_writes import begin_write
 from kudulite.table.snapshot import choose_snapshot
 from kudulite.table.table_store import TableStore
-from kudulite.table.write_state import WriteState
-from kudulite.tablet.operation import Operation, WriteSpec
 from kudulite.upkeep.alter import alter_table
-from kudulite.wal.segment import WAL_BEGIN
+from kudulite.wal.segment import LOG_BEGIN
 
-_READ_BYTES = 1 << 20
+_READ_BYTES = 4 << 20
 
 
 def copy_with_past(source: TableStore, path: Path) -> int:
@@ -46,27 +42,27 @@ def copy_with_past(source: TableStore, path: Path) -> int:
     Raises TableExistsError, CorruptionError where a file is not as it was written, StorageError.
     """
     hidden, target = _places(source, path)
-    flush_table(source)  # most of it, ahead of the locks
+    flush_table(source)  # most of it, ahead of the lock
     settled = choose_snapshot(source, None)
-    manifest, pin = _pinned_version(source)
-    moment = max(manifest.timestamp, settled)
-    try:
-        make_table_folders(hidden.file_system, hidden.folder)
+    with begin_write(source, "copy"):
+        manifest = alter_table(source, [])  # flushes the log while no commit is under way
+        moment = max(manifest.timestamp, settled)
+        make_table_folders(hidden.storage, hidden.folder)
+        create_lock_file(Path(hidden.lock_path))
+        with hidden.lock() as lock:
+            lock.advance_safe_timestamp(moment)
         entries = manifest.readable_tablets
         total = sum(entry.bytes_on_disk for entry in entries)
-        with (
-            of_same_table(source, pin),
-            Progress(f"copy of table {source.name!r}", total, "bytes") as progress,
-        ):
-            copied = {e.id: _copy_tablet(source, hidden, e, moment, progress) for e in entries}
-    finally:
-        end_write(source, pin)
+        with Progress(f"copy of table {source.name!r}", total, "bytes") as progress:
+            copied = {e.id: _copy_tablet(source, hidden, e, progress) for e in entries}
     made = replace(
         manifest,
         table_id=uuid.uuid4().hex,
         version=1,
         versions=VersionList().with_version(1, Origin("copy", moment)),
         previous_crc32=None,
+        log_start=LOG_BEGIN,
+        log_end=LOG_BEGIN,
         commit_id=uuid.uuid4().hex,
         tablets=tuple(copied[entry.id] for entry in manifest.tablets),
         dropped=tuple(
@@ -74,9 +70,9 @@ def copy_with_past(source: TableStore, path: Path) -> int:
             for dropped in manifest.dropped
         ),
     )
-    file_system = hidden.file_system
-    file_system.sync_directory(hidden.folder / TABLET_FOLDER)
-    file_system.sync_directory(hidden.folder)
+    storage = hidden.storage
+    storage.sync([hidden.folder / TABLET_FOLDER])
+    storage.sync([hidden.folder])
     hidden.begin(made)
     move_table(hidden, target)
     return moment
@@ -101,62 +97,40 @@ def empty_copy(source: TableStore, path: Path) -> tuple[TableStore, TableStore, 
 
 def _places(source: TableStore, path: Path) -> tuple[TableStore, TableStore]:
     """Return where the copy is built, empty, and where it will be."""
-    place = Path(os.path.abspath(path))
+    place = Path(abspath(path))
     target = TableStore(table_folder(place.parent, place.name), source.environment)
-    if exists(place):
+    if source.storage.exists(place):
         raise TableExistsError(f"cannot copy {source.name!r} to {place}: it is there")
     hidden = TableStore(place.with_name(f".copy-{place.name}"), source.environment)
-    source.file_system.remove_tree(hidden.folder)
+    source.storage.delete_below(hidden.folder)
     return hidden, target
 
 
-def _pinned_version(store: TableStore) -> tuple[Manifest, WriteState]:
-    """Publish a version with all logs flushed into it, and pin it as a write does."""
-    while True:
-        manifest = alter_table(store, [])  # flushes the logs while no commit is under way
-        schema = manifest.schema
-        spec = WriteSpec.build(schema, schema.names, table=store.name, operation=Operation.UPSERT)
-        pin = WriteState(manifest.table_id, manifest.version, uuid.uuid4().hex, spec)
-        if begin_write(store, pin):
-            return manifest, pin
-
-
 def _copy_tablet(
-    source: TableStore, target: TableStore, entry: TabletEntry, moment: int, progress: Progress
+    source: TableStore, target: TableStore, entry: TabletEntry, progress: Progress
 ) -> TabletEntry:
-    file_system = target.file_system
+    storage = target.storage
     tablet, folder = source.tablet(entry), target.tablet_folder(entry.id)
-    file_system.make_directory(folder)
-    file_system.make_directory(folder / ROWSET_FOLDER)
-    create_lock_file(folder / LOCK_NAME)
+    storage.make_folder(folder)
+    storage.make_folder(folder / ROWSET_FOLDER)
     for meta in tablet.superblock.rowsets:
         place = folder / ROWSET_FOLDER / meta.id
-        file_system.make_directory(place)
         for ref in meta.file_refs:
             _copy_file(target, tablet.folder / ROWSET_FOLDER / meta.id, place, ref)
             progress.add(ref.length)
-        file_system.sync_directory(place)
+        storage.sync([place])
     for ref in tablet.superblock.tablet_file_refs:
         _copy_file(target, tablet.folder, folder, ref)
-    ref = target.write_superblock(replace(tablet.superblock, wal_start=WAL_BEGIN))
-    with target.lock(entry.id) as lock:
-        lock.advance_safe_timestamp(moment)
-    file_system.sync_directory(folder / ROWSET_FOLDER)
-    file_system.sync_directory(folder)
+    ref = target.write_superblock(replace(tablet.superblock, log_start=LOG_BEGIN))
+    storage.sync([folder / ROWSET_FOLDER])  # the names in `folder` are, with the superblock
     return replace(entry, superblock=ref)
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
-    with storage_errors("read", path), path.open("rb") as file:
-        while chunk := file.read(_READ_BYTES):
-            yield chunk
-
-
 def _copy_file(target: TableStore, folder: Path, place: Path, ref: FileRef) -> None:
-    open_sink = target.file_system.open_sink
-    with open_sink(place / ref.name) as sink:
-        for chunk in _chunks(folder / ref.name):
-            sink.write(chunk)
+    storage = target.storage
+    with storage.open_sink(place / ref.name) as sink:
+        for offset in range(0, ref.length + 1, _READ_BYTES):  # one byte more would be found
+            sink.write(storage.read_ranges(folder / ref.name, [(offset, _READ_BYTES)])[1][0])
         found = sink.finish()
     if found != ref:
         raise CorruptionError(

@@ -55,10 +55,11 @@ from kudulite.errors import (
 )
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.types import is_unicode
-from kudulite.storage.file_system import entries_of, exists
 from kudulite.storage.names import is_trash, new_staged_name, new_trash_name, soft_deleted_name
+from kudulite.storage.storage import Storage
 from kudulite.table.environment import Environment
 from kudulite.table.table_store import TableStore
+from kudulite.wal.segment import LogPosition
 
 NAME_BYTES_MAX = 200
 RESERVE_SECONDS_MAX = (1 << 32) - 1  # as in Kudu, 136 years
@@ -98,44 +99,75 @@ def move_table(store: TableStore, target: TableStore) -> TableStore:
 
     Returns `target`. Raises TableNotFoundError, TableExistsError, LockTimeoutError.
     """
-    file_system = store.file_system
+    storage = store.storage
     with ExitStack() as stack:
-        store.lock_all(stack, f"renaming of {store.name!r}")
+        stack.enter_context(store.locked(f"renaming of {store.name!r}"))
         taken = TableExistsError(
             f"cannot rename {store.name!r}: {target.name!r} is in {target.folder.parent}"
         )
-        if exists(target.folder):
+        if storage.exists(target.folder):
             raise taken
         try:
-            file_system.rename(store.folder, target.folder)
+            storage.directory.move(store.folder, target.folder)
         except StorageError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 raise taken from error  # created by another process just now
             raise
         store.forget_all()
-    file_system.sync_directory(target.folder.parent)
+    sync_moved(storage, target.folder.parent, f"table {store.name!r} is {target.name!r} now")
     return target
+
+
+def sync_moved(storage: Storage, folder: Path, done: str) -> None:
+    """Make names in a folder durable; an error says what is `done` without that."""
+    try:
+        storage.sync([folder])
+    except StorageError as error:
+        raise StorageError(
+            error.errno,
+            f"{error.strerror}; {done} all the same, and a power failure may take that back: do not"
+            " call again, and look at the table after a restart of the machine",
+        ) from error
 
 
 def set_table_aside(store: TableStore, work: str, *, if_version: int | None = None) -> None:
     """Make a table's folder trash, once no commit is under way; its name is free then.
 
-    With `if_version`, only while that is the newest version. The names are durable after
-    `sync_directory` of the parent. Raises ConflictError, LockTimeoutError.
+    With `if_version`, only while that is the newest version and nothing was written to the log
+    after it. The names are durable after
+    `sync` of the parent. Raises ConflictError, LockTimeoutError.
     """
     with ExitStack() as stack:
         _lock_at(stack, store, work, if_version)
-        store.file_system.rename(store.folder, store.folder.parent / new_trash_name())
+        store.storage.directory.move(store.folder, store.folder.parent / new_trash_name())
         store.forget_all()
 
 
 def _lock_at(stack: ExitStack, store: TableStore, work: str, if_version: int | None) -> None:
-    """Take the locks of all tablets of a table that is at a version, or at any."""
-    store.lock_all(stack, work)
-    version = store.newest().version
-    if if_version is not None and version != if_version:
+    """Take the lock of a table that is at a version, without a commit after it, or at any."""
+    _check_is_no_link(store)
+    lock = stack.enter_context(store.locked(work))
+    newest = store.newest()
+    if if_version is None:
+        return
+    if newest.version != if_version:
         raise ConflictError(
-            f"table {store.name!r} is at version {version}, not {if_version}; not deleted"
+            f"table {store.name!r} is at version {newest.version}, not {if_version}; not deleted"
+        )
+    if not newest.has_tablet_logs and LogPosition(*lock.log_end) > newest.log_end:
+        raise ConflictError(
+            f"table {store.name!r} is at version {if_version}, but rows were written to its log"
+            " after it; not deleted"
+        )
+
+
+def _check_is_no_link(store: TableStore) -> None:
+    """Raise UsageError where the table is elsewhere: only the link to it would be moved."""
+    place = store.storage.directory.link_target(store.folder)
+    if place is not None:
+        raise UsageError(
+            f"table {store.name!r}: {store.folder} is a symbolic link to {place}; delete the table"
+            " there, or remove the link"
         )
 
 
@@ -147,14 +179,15 @@ def soft_delete_table(
     Raises UsageError, ConflictError, LockTimeoutError, StorageError.
     """
     _check_reserve(store, reserve_seconds)
-    root, file_system = store.folder.parent, store.file_system
+    root, storage = store.folder.parent, store.storage
     with ExitStack() as stack:
         _lock_at(stack, store, f"soft deletion of {store.name!r}", if_version)
         holder = _new_holder(store, reserve_seconds)
-        file_system.rename(store.folder, holder / store.name)
+        storage.directory.move(store.folder, holder / store.name)
         store.forget_all()
-    file_system.sync_directory(holder)
-    return next(found for found in soft_deleted_tables(root) if found.path.parent == holder)
+    sync_moved(storage, holder, f"table {store.name!r} is deleted")
+    listed = soft_deleted_tables(storage, root)
+    return next(found for found in listed if found.path.parent == holder)
 
 
 def _check_reserve(store: TableStore, reserve_seconds: int) -> None:
@@ -173,7 +206,7 @@ def recall_table(
 
     Raises TableNotFoundError listing those that are there, TableExistsError, LockTimeoutError.
     """
-    listed = soft_deleted_tables(root)
+    listed = soft_deleted_tables(environment.storage, root)
     found = max((t for t in listed if t.id == table_id), key=lambda t: t.deleted, default=None)
     if found is None:
         texts = ", ".join(f"{table.id} ({table.name!r})" for table in listed) or "none"
@@ -181,7 +214,7 @@ def recall_table(
             f"no soft-deleted table with id {table_id!r} in {root}; soft-deleted tables: {texts}"
         )
     target = TableStore(table_folder(root, new_name or found.name), environment)
-    if exists(target.folder):
+    if environment.storage.exists(target.folder):
         raise TableExistsError(
             f"cannot recall table {found.name!r}: {target.name!r} is in {root}; give another name,"
             f" as in client.recall_table({table_id!r}, 'new name')"
@@ -189,13 +222,13 @@ def recall_table(
     try:
         move_table(TableStore(found.path, environment), target)
     except (TableNotFoundError, StorageError) as error:
-        if exists(found.path):
+        if environment.storage.exists(found.path):
             raise
         raise TableNotFoundError(
             f"table {found.name!r}, id {table_id!r}, has just been recalled, or removed after its"
             " reserve, by another process"
         ) from error
-    environment.file_system.remove_tree(found.path.parent)
+    environment.storage.delete_below(found.path.parent)
     return target
 
 
@@ -223,7 +256,7 @@ def publish_table(store: TableStore, *, replaced_reserve_seconds: int | None) ->
     else:
         _check_reserve(store, replaced_reserve_seconds)
         _move_over(store, target.folder, replaced_reserve_seconds)
-    store.file_system.remove_tree(store.folder.parent)
+    store.storage.delete_below(store.folder.parent)
     return target
 
 
@@ -233,7 +266,7 @@ def replaced_table(store: TableStore, table_id: str) -> TableStore:
     The store itself where it has that table, or where the replaced one cannot be recalled.
     """
     if store.newest().table_id != table_id:
-        for found in soft_deleted_tables(store.folder.parent):
+        for found in soft_deleted_tables(store.storage, store.folder.parent):
             if (found.id, found.name) == (table_id, store.name):
                 return TableStore(found.path, store.environment)
     return store
@@ -264,45 +297,46 @@ def _move_over(store: TableStore, folder: Path, reserve_seconds: int) -> None:
 
 def _replace_table(store: TableStore, target: TableStore, reserve_seconds: int) -> None:
     """Put a staged table in the place of another one, which is soft-deleted, in one step."""
-    root, file_system = target.folder.parent, store.file_system
+    root, storage = target.folder.parent, store.storage
+    _check_is_no_link(target)
     with ExitStack() as stack:
-        target.lock_all(stack, f"replacement of {target.name!r}")
-        store.lock_all(stack, f"publication of {store.name!r}")
+        stack.enter_context(target.locked(f"replacement of {target.name!r}"))
+        stack.enter_context(store.locked(f"publication of {store.name!r}"))
         holder = _new_holder(target, reserve_seconds)
         made, moved = holder / target.name, list[tuple[Path, Path]]()
 
         def move(source: Path, place: Path) -> None:
-            file_system.rename(source, place)
+            storage.directory.move(source, place)
             moved.append((source, place))
 
         try:
             move(store.folder, made)
-            file_system.sync_directory(holder)
-            if not file_system.exchange(made, target.folder):
+            storage.sync([holder])
+            if not storage.directory.exchange(made, target.folder):
                 move(target.folder, store.folder)
                 move(made, target.folder)
                 move(store.folder, made)
         except StorageError:
             with suppress(StorageError):
                 for source, place in reversed(moved):
-                    file_system.rename(place, source)
-                file_system.remove_tree(holder)
+                    storage.directory.move(place, source)
+                storage.delete_below(holder)
             raise
         target.forget_all()
         store.forget_all()
     for each in (holder, root):
-        file_system.sync_directory(each)
+        sync_moved(storage, each, f"table {target.name!r} is replaced")
 
 
 def _new_holder(store: TableStore, reserve_seconds: int) -> Path:
-    """Make the folder, durable, in which a table is to be soft-deleted; the locks are taken."""
-    root, file_system = store.folder.parent, store.file_system
+    """Make the folder, durable, in which a table is to be soft-deleted; its lock is taken."""
+    root, storage = store.folder.parent, store.storage
     deleted = physical_microseconds(store.environment.clock.now())
     expires = deleted + reserve_seconds * 10**6
     holder = root / soft_deleted_name(deleted, expires, store.newest().table_id)
-    file_system.make_directory(holder)
+    storage.make_folder(holder)
     # The folder's own name must be durable before the table is in it.
-    file_system.sync_directory(root)
+    storage.sync([root])
     return holder
 
 
@@ -310,8 +344,8 @@ def remove_trash(root: Path, environment: Environment) -> None:
     """Remove deleted tables, also those whose deletion was killed half way, and soft-deleted ones
     whose reserve has passed.
     """
-    file_system = environment.file_system
-    remove_expired_tables(root, physical_microseconds(environment.clock.now()), file_system)
-    for path in entries_of(root):
+    storage = environment.storage
+    remove_expired_tables(storage, root, physical_microseconds(environment.clock.now()))
+    for path in storage.entries(root):
         if is_trash(path.name):
-            file_system.remove_tree(path)
+            storage.delete_below(path)

@@ -46,13 +46,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc
 
-from kudulite.basefile.block_cache import is_mapped, open_mapped
 from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.model.schema import Column
 from kudulite.model.types import is_widened
-from kudulite.storage.file_system import FileRef, FileSystem, Sink, check_content
 from kudulite.storage.json_form import JsonForm, Stored
-from kudulite.storage.names import new_file_name
+from kudulite.storage.new_files import NewFiles
+from kudulite.storage.storage import MAPPED_BYTES_MIN, FileRef, Sink, Storage, check_content
 from kudulite.storage.storage_error import arrow_errors
 
 FORMAT_VERSION = 1
@@ -143,26 +142,19 @@ class DeltaFileMeta(JsonForm):
         return replace(self, timestamp=timestamp, timestamp_min=timestamp, timestamp_max=timestamp)
 
 
-def create_delta_file(
-    file_system: FileSystem, folder: Path, kind: str, rows: DeltaRows
-) -> DeltaFileMeta:
+def create_delta_file(files: NewFiles, folder: Path, kind: str, rows: DeltaRows) -> DeltaFileMeta:
     """Write `rows` to a new file of `folder`; `kind` is "redo" or "undo".
 
-    The file is durable, and its name once the caller has synced the folder. A timestamp that all
-    rows share is written to the entry and not to the file.
+    The file is durable, and its name once `files` are synced. A timestamp that all rows share is
+    written to the entry and not to the file.
     """
-    return create_delta_files(file_system, kind, [(folder, rows)])[0]
+    return create_delta_files(files, kind, [(folder, rows)])[0]
 
 
 def create_delta_files(
-    file_system: FileSystem,
-    kind: str,
-    parts: Sequence[tuple[Path, DeltaRows]],
-    write_id: str | None = None,
+    files: NewFiles, kind: str, parts: Sequence[tuple[Path, DeltaRows]]
 ) -> list[DeltaFileMeta]:
     """Write the rows of each part to a new file of its folder as `create_delta_file` does.
-
-    Files of a bulk write bear its id.
 
     Files are synced after all of them have been written, because the first sync of a file system
     with a journal then does most of the work of the others.
@@ -170,11 +162,10 @@ def create_delta_files(
     metas: list[DeltaFileMeta] = []
     for start in range(0, len(parts), _OPEN_FILES_MAX):
         some = parts[start : start + _OPEN_FILES_MAX]
-        with ExitStack() as files:
+        with ExitStack() as stack:
             written = []
             for folder, rows in some:
-                path = folder / new_file_name(kind, write_id)
-                sink = files.enter_context(file_system.open_sink(path))
+                sink = stack.enter_context(files.sink(folder, kind))
                 timestamp = _common_timestamp(rows)
                 stored = rows if timestamp is None else replace(rows, timestamps=None)
                 _write(sink, stored)
@@ -186,15 +177,15 @@ def create_delta_files(
 
 
 def write_deltas(
-    file_system: FileSystem, folder: Path, kind: str, rows: DeltaRows | None
+    files: NewFiles, folder: Path, kind: str, rows: DeltaRows | None
 ) -> tuple[DeltaFileMeta, ...]:
     """Write changes, if any, to a new "redo" or "undo" file of the rowset in `folder`.
 
-    The file is durable; its name is durable once the caller has synced the folder.
+    The file is durable, and its name once `files` are synced.
     """
     if rows is None or not len(rows.rowids):
         return ()
-    return (create_delta_file(file_system, folder, kind, without_unset(rows)),)
+    return (create_delta_file(files, folder, kind, without_unset(rows)),)
 
 
 def _write(sink: Sink, rows: DeltaRows) -> None:
@@ -246,8 +237,11 @@ def _describe(ref: FileRef, rows: DeltaRows) -> DeltaFileMeta:
 class DeltaFile:
     """A DeltaFile on disk, whose columns are read when they are first needed."""
 
-    def __init__(self, path: Path, meta: DeltaFileMeta, row_count_base: int) -> None:
+    def __init__(
+        self, storage: Storage, path: Path, meta: DeltaFileMeta, row_count_base: int
+    ) -> None:
         """`row_count_base` is the row count of the DiskRowSet; all row ids are below it."""
+        self._storage = storage
         self.path = path
         self.meta = meta
         self._row_count_base = row_count_base
@@ -328,12 +322,12 @@ class DeltaFile:
     def _open(self) -> pa.Buffer:
         if self._source is not None:
             return self._source
-        source = open_mapped(self.path, self.meta.ref).read_buffer()
+        source = self._storage.open(self.path, self.meta.ref).read_buffer()
         if not self._is_checked:
             check_content(self.path, source, self.meta.ref)
             self._is_checked = True
         # Appliers keep their files longer than the cache does, so a map is not kept here.
-        if not is_mapped(self.meta.ref):
+        if self.meta.ref.length <= MAPPED_BYTES_MIN:
             self._source = source
         return source
 

@@ -57,6 +57,7 @@ from kudulite.delta.delta_file import (
 )
 from kudulite.delta.delta_source import DeltaSource
 from kudulite.delta.scatter import scatter
+from kudulite.storage.storage import Storage
 
 # (column id, int64[m] strictly ascending row ids) -> the m values of base data.
 BaseValues = Callable[[int, np.ndarray], pa.Array]
@@ -71,12 +72,15 @@ def stamped(file: DeltaFile) -> DeltaRows:
     return rows if rows.timestamps is not None else replace(rows, timestamps=timestamps_of(file))
 
 
-def read_deltas(folder: Path, entries: Sequence[DeltaFileMeta], row_count: int) -> list[DeltaRows]:
+def read_deltas(
+    storage: Storage, folder: Path, entries: Sequence[DeltaFileMeta], row_count: int
+) -> list[DeltaRows]:
     """Return whole files of a rowset with `row_count` rows, each change with its timestamp.
 
     The files are read once and not kept in a cache. Raises CorruptionError, StorageError.
     """
-    return [stamped(DeltaFile(folder / entry.ref.name, entry, row_count)) for entry in entries]
+    files = [DeltaFile(storage, folder / e.ref.name, e, row_count) for e in entries]
+    return [stamped(file) for file in files]
 
 
 def timestamps_of(source: DeltaSource) -> np.ndarray:

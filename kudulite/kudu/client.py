@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -476,7 +476,7 @@ class Client(engine_client.Client):
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: str | PathLike[str],
         lock_timeout_seconds: float = 60.0,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:

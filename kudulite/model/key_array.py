@@ -308,11 +308,7 @@ class KeyArray:
         """
         if self.width is None:
             return self._locate_variable(key, side)
-        if len(key) < self.width:
-            # Every key that starts with it is above it, for either side.
-            key, side = key.ljust(self.width, b"\0"), "left"
-        elif len(key) > self.width:
-            key, side = key[: self.width], "right"
+        key, side = fitted_bound(key, self.width, side)
         if self.width <= 8:
             return int(self.values.searchsorted(np.uint64(int.from_bytes(key, "big")), side))
         return int(self.values.searchsorted(np.array(key, self.values.dtype), side))
@@ -355,6 +351,14 @@ class KeyArray:
             return False
         sample = self.take(np.linspace(0, count - 1, _SAMPLE_ROWS).astype(np.int64))
         return len(sample.values.unique()) < _SAMPLE_ROWS // 4
+
+
+def fitted_bound(key: bytes, width: int, side: Side) -> tuple[bytes, Side]:
+    """Return a bound of `width` bytes, and a side, at the same place among keys of that width."""
+    if len(key) < width:
+        # Every key that starts with it is above it, for either side.
+        return key.ljust(width, b"\0"), "left"
+    return (key[:width], "right") if len(key) > width else (key, side)
 
 
 def searched_in_order(probes: KeyArray, search: Callable[[KeyArray], np.ndarray]) -> np.ndarray:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kudulite.errors import ConflictError, SchemaError
 
@@ -323,6 +324,19 @@ def _check_utf8(array: pa.Array) -> None:
     starts = ends[:-1] - first
     if ((data[starts[starts < len(data)]] & 0xC0) == 0x80).any():
         raise ValueError("a text begins within a character of UTF-8")
+
+
+def has_nan(values: pa.ChunkedArray) -> bool:
+    """Return whether a floating-point number, or one in an array of them, is NaN."""
+    if pa.types.is_list(values.type):
+        values = pc.list_flatten(values)
+    return pc.any(pc.is_nan(values)).as_py() is True
+
+
+def is_float(arrow_type: pa.DataType) -> bool:
+    """Return whether values of a type, or elements of its arrays, are floating-point numbers."""
+    value_type = arrow_type.value_type if pa.types.is_list(arrow_type) else arrow_type
+    return bool(pa.types.is_floating(value_type))
 
 
 def value_text(value: Any) -> str:

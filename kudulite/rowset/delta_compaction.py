@@ -66,12 +66,11 @@ from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import Block
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
-from kudulite.storage.file_system import FileSystem
-from kudulite.storage.names import new_file_name
+from kudulite.storage.new_files import NewFiles
 
 
 def compact_columns(
-    file_system: FileSystem,
+    files: NewFiles,
     rowset: DiskRowSet,
     schema: Schema,
     column_ids: Iterable[int],
@@ -84,7 +83,7 @@ def compact_columns(
     CorruptionError; no superblock then refers to the files written so far.
     """
     assert rowset.dms is None, "changes in memory are flushed first, or carried over"
-    compaction = _ColumnCompaction(file_system, rowset, schema, frozenset(column_ids))
+    compaction = _ColumnCompaction(files, rowset, schema, frozenset(column_ids))
     return compaction.run(mark)
 
 
@@ -93,12 +92,12 @@ class _ColumnCompaction:
 
     def __init__(
         self,
-        file_system: FileSystem,
+        files: NewFiles,
         rowset: DiskRowSet,
         schema: Schema,
         column_ids: frozenset[int],
     ) -> None:
-        self._file_system = file_system
+        self._files = files
         self._rowset = rowset
         self._known = frozenset(column.id for column in schema.columns)
         keys = frozenset(column.id for column in schema.key_columns)
@@ -115,8 +114,7 @@ class _ColumnCompaction:
         base, undo = self._write_base(moved)
         if undo is not None:
             undo = without_ancient(undo, mark)
-        new_undo = write_deltas(self._file_system, self._rowset.folder, "undo", undo)
-        self._file_system.sync_directory(self._rowset.folder)
+        new_undo = write_deltas(self._files, self._rowset.folder, "undo", undo)
         return replace(
             meta, base=(*self._kept_base(), *base), redo=redo, undo=(*new_undo, *meta.undo)
         )
@@ -143,11 +141,11 @@ class _ColumnCompaction:
             if not is_rewritten:
                 redo += run
                 continue
-            rows = merge_redo(read_deltas(folder, list(run), meta.row_count))
+            rows = merge_redo(read_deltas(self._files.storage, folder, list(run), meta.row_count))
             rows = _only_columns(rows, self._known)
             moved, rest = split_columns(rows, self._ids)
             taken.append(moved)
-            redo += write_deltas(self._file_system, folder, "redo", rest)
+            redo += write_deltas(self._files, folder, "redo", rest)
         taken = [part for part in taken if len(part.rowids)]
         return merge_redo(taken) if taken else None, tuple(redo)
 
@@ -161,10 +159,9 @@ class _ColumnCompaction:
         if not self._columns:
             return (), None
         undo: list[DeltaRows] = []
-        path = self._rowset.folder / new_file_name("base")
         group_rows = self._rowset.meta.rows_per_group
         with (
-            self._file_system.open_sink(path) as sink,
+            self._files.sink(self._rowset.folder, "base") as sink,
             BaseDataWriter(sink, self._columns, group_rows) as writer,
         ):
             for block in self._rowset.base.row_groups():
@@ -223,21 +220,21 @@ def _only_columns(rows: DeltaRows, column_ids: frozenset[int]) -> DeltaRows:
 
 
 def merge_redo_files(
-    file_system: FileSystem, folder: Path, meta: RowSetMeta, start: int, stop: int
+    files: NewFiles, folder: Path, meta: RowSetMeta, start: int, stop: int
 ) -> RowSetMeta:
     """Return the rowset with its REDO files start..stop (not included) as one new file.
 
     `folder` is the rowset's folder. Memory: the changes of these files. Raises StorageError.
     """
     assert 0 <= start < stop <= len(meta.redo)
-    rows = merge_redo(read_deltas(folder, meta.redo[start:stop], meta.row_count))
-    merged = write_deltas(file_system, folder, "redo", rows)
-    file_system.sync_directory(folder)
+    parts = read_deltas(files.storage, folder, meta.redo[start:stop], meta.row_count)
+    rows = merge_redo(parts)
+    merged = write_deltas(files, folder, "redo", rows)
     return replace(meta, redo=(*meta.redo[:start], *merged, *meta.redo[stop:]))
 
 
 def merge_undo_files(
-    file_system: FileSystem, folder: Path, meta: RowSetMeta, start: int, stop: int, *, mark: int
+    files: NewFiles, folder: Path, meta: RowSetMeta, start: int, stop: int, *, mark: int
 ) -> RowSetMeta:
     """Return the rowset with its UNDO files start..stop (not included) as one new file, or none.
 
@@ -246,9 +243,9 @@ def merge_undo_files(
     `folder` is the rowset's folder. Raises StorageError.
     """
     assert 0 <= start < stop <= len(meta.undo)
-    rows = merge_undo(read_deltas(folder, meta.undo[start:stop], meta.row_count))
+    parts = read_deltas(files.storage, folder, meta.undo[start:stop], meta.row_count)
+    rows = merge_undo(parts)
     if stop == len(meta.undo):
         rows = without_ancient(rows, mark)
-    merged = write_deltas(file_system, folder, "undo", rows)
-    file_system.sync_directory(folder)
+    merged = write_deltas(files, folder, "undo", rows)
     return replace(meta, undo=(*meta.undo[:start], *merged, *meta.undo[stop:]))

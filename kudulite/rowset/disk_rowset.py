@@ -37,8 +37,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kudulite.basefile.base_data import CUT_ROWS_MAX, ROW_GROUP_ROWS, BaseDataFile, taken
-from kudulite.basefile.block_cache import BlockCache, Keeps, always, compacted, kept_bytes, plain
+from kudulite.basefile.base_data import CUT_ROWS_MAX, ROW_GROUP_ROWS, BaseDataFile
+from kudulite.basefile.block_cache import (
+    BlockCache,
+    Keeps,
+    always,
+    compacted,
+    kept_bytes,
+    plain,
+    taken,
+)
 from kudulite.basefile.bloom import BloomFilter
 from kudulite.basefile.key_index import KeyIndex
 from kudulite.basefile.page_range import PAGE_ROWS
@@ -56,11 +64,10 @@ from kudulite.rowset.row_images import ApplierMemo
 from kudulite.rowset.rowset import Block, RowSet, cell_value, constant
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.scan_spec import ScanSpec, View
+from kudulite.storage.storage import Storage, check_content
 
 # Bytes that are counted in the block cache.
-_KEY_BYTES = 12  # a key of variable length, on average
 _DELTA_ROW_BYTES = 9  # a delta file keeps row ids and operations; it reads values each time
-_OPEN_FILE_BYTES = 16 << 10  # metadata and handles of a file, beside its content or map
 _KEPT_VALUE_BYTES = 8  # a decoded value seldom takes more
 
 # Searching fewer keys than this in an index in memory is faster than asking the bloom filter.
@@ -324,19 +331,27 @@ class DiskRowSet(RowSet):
 
     # -- files
 
+    @property
+    def storage(self) -> Storage:
+        """Where the files are."""
+        return self._cache.storage
+
     def _load_key_index(self) -> tuple[KeyIndex, int]:
-        path, row_count = Path(self._key_index_path), self.meta.row_count
-        index = KeyIndex(path, self.meta.key_index, row_count)
-        key_bytes = _KEY_BYTES if index.width is None else index.width
-        return index, key_bytes * row_count + kept_bytes(self.meta.key_index)
+        path, ref = Path(self._key_index_path), self.meta.key_index
+        index = KeyIndex(self.storage, path, ref, self.meta.row_count, self._cache.verified)
+        return index, index.nbytes + kept_bytes(ref)
 
     def _bloom(self) -> BloomFilter:
         bloom: BloomFilter = self._cache.get_or_load(self._bloom_path, self._load_bloom)
         return bloom
 
     def _load_bloom(self) -> tuple[BloomFilter, int]:
-        bloom = BloomFilter(Path(self._bloom_path), self.meta.bloom)
-        return bloom, self.meta.bloom.length
+        path, ref = Path(self._bloom_path), self.meta.bloom
+        content = self.storage.open(path, ref).read_buffer(ref.length)
+        if not self._cache.verified.has(self._bloom_path, ref):
+            check_content(path, content, ref)
+            self._cache.verified.add(self._bloom_path, ref)
+        return BloomFilter(path, content, is_verified=True), kept_bytes(ref)
 
 
 class RowSetDeltas:
@@ -367,7 +382,8 @@ class RowSetDeltas:
 
         def load() -> tuple[DeltaFile, int]:
             nbytes = _DELTA_ROW_BYTES * meta.row_count + kept_bytes(meta.ref)
-            return DeltaFile(Path(path), meta, self._meta.row_count), nbytes
+            storage, row_count = self._cache.storage, self._meta.row_count
+            return DeltaFile(storage, Path(path), meta, row_count), nbytes
 
         file: DeltaFile = self._cache.get_or_load(path, load)
         return file
@@ -515,7 +531,7 @@ class BaseColumns:
         values: dict[int, object] = {}
         for file, unit, in_file in self._by_file(columns):
             number, place = divmod(rowid, unit)
-            page = self._decoded(file, unit, number, in_file, unit)
+            page = self._decoded(file, unit, number, in_file, place + 1)
             for column in in_file:
                 values[column.id] = cell_value(page[column.id][place], column)
         return [values.get(column.id, column.read_default) for column in columns]
@@ -530,6 +546,8 @@ class BaseColumns:
             if file is not None:
                 unit = self._short_units[column.id]
                 found.setdefault((id(file), unit), (file, unit, []))[2].append(column)
+        for file, _, _ in found.values():
+            self._cache.get(file.path_text)  # that it is used
         return found.values()
 
     def _decoded(
@@ -551,7 +569,8 @@ class BaseColumns:
             if unit == self._meta.rows_per_group or any(c.id in page for c in missing):
                 count = whole
             names = [file.name_by_id[c.id] for c in missing]
-            arrays = map(compacted, file.read_rows(start, start + count, names))
+            read = file.read_rows(start, start + count, names, is_coded=unit <= PAGE_ROWS)
+            arrays = map(compacted, read)
             page = page | {c.id: array for c, array in zip(missing, arrays, strict=True)}
             self._cache.put(key, page, sum(array.nbytes for array in page.values()))
         return page
@@ -567,10 +586,13 @@ class BaseColumns:
         if base is None:
             return None
         path, ref = self._folder / base.ref.name, base.ref
-        nbytes = _OPEN_FILE_BYTES + kept_bytes(ref)
-        file: BaseDataFile = self._cache.get_or_load(
-            str(path), lambda: (BaseDataFile(path, ref), nbytes)
-        )
+        cache = self._cache
+
+        def load() -> tuple[BaseDataFile, int]:
+            file = BaseDataFile(cache.storage, path, ref, cache.verified)
+            return file, file.footer_bytes + kept_bytes(ref)
+
+        file: BaseDataFile = cache.get_or_load(str(path), load)
         group_rows = self._meta.rows_per_group
         if file.row_count != self._meta.row_count or column_id not in file.name_by_id:
             raise CorruptionError(

@@ -56,7 +56,7 @@ from kudulite.rowset.row_versions import RowVersions, merge_row_versions, read_r
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowSetWriter
 from kudulite.shown.progress import Progress
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.new_files import NewFiles
 
 # The rows of one window, of all inputs together.
 _WINDOW_ROWS = 2 * ROW_GROUP_ROWS
@@ -74,7 +74,7 @@ class MergedRowSets:
 
 
 def merge_rowsets(
-    file_system: FileSystem,
+    files: NewFiles,
     folder: Path,
     schema: Schema,
     inputs: Sequence[DiskRowSet],
@@ -84,9 +84,9 @@ def merge_rowsets(
     """Write the rows of `inputs` to new rowsets under their `folder`.
 
     The inputs have no changes in memory and no delete timestamp. History up to the ancient history
-    `mark` is left out, and so are all versions of the ascending keys `without`. The rowsets are
-    durable except for their names in `folder`, which the caller syncs. Raises StorageError,
-    CorruptionError; no superblock then refers to the files written so far.
+    `mark` is left out, and so are all versions of the ascending keys `without`. The caller syncs
+    the `files`. Raises StorageError, CorruptionError; no superblock then refers to those written
+    so far.
     """
     numbers = {rowset.meta.id: np.full(rowset.meta.row_count, -1) for rowset in inputs}
     oldest = min(rowset.meta.insert_timestamp for rowset in inputs)
@@ -102,7 +102,7 @@ def merge_rowsets(
     total = sum(rowset.meta.row_count for rowset in inputs)
     with (
         Progress(f"merge of {len(inputs)} rowsets", total) as progress,
-        RowSetWriter(file_system, folder, schema) as writer,
+        RowSetWriter(files, folder, schema) as writer,
     ):
         for window in merge_windows(streams, _row_limit):
             merged, new_places = merge_row_versions([rows for _, rows in window], schema)

@@ -258,7 +258,7 @@ def _read_files(
     rowset: DiskRowSet, entries: Sequence[DeltaFileMeta], schema: Schema
 ) -> list[DeltaRows]:
     """Return an empty part, so that there is at least one, then the changes of each file."""
-    files = read_deltas(rowset.folder, entries, rowset.meta.row_count)
+    files = read_deltas(rowset.storage, rowset.folder, entries, rowset.meta.row_count)
     return [_NO_CHANGES, *(_in_schema(rows, schema) for rows in files)]
 
 

@@ -11,7 +11,6 @@ superblock lists them.
 **Invariants**: key bounds are inclusive encoded keys.
 """
 
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -19,8 +18,8 @@ from typing import Annotated
 
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_file import TIMESTAMP_UNASSIGNED, DeltaFileMeta
-from kudulite.storage.file_system import FileRef
 from kudulite.storage.json_form import JsonForm, Stored
+from kudulite.storage.storage import FileRef
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ costs O(log n + hits). The number of hits is the tablet's height at that key.
 **Source**: Kudu rowset_tree.cc and interval_tree.h.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -41,8 +41,7 @@ from kudulite.delta.delta_file import OP_DELETE, DeltaRows, write_deltas
 from kudulite.model.schema import Schema
 from kudulite.rowset.row_images import RowImages
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
-from kudulite.storage.file_system import FileSystem
-from kudulite.storage.names import new_file_name, new_rowset_id
+from kudulite.storage.new_files import NewFiles
 
 ROWSET_ROWS_MAX = 1 << 20
 ROWSET_BYTES_MAX = 256 << 20
@@ -55,14 +54,10 @@ class RowSetWriter:
     complete by then are garbage.
     """
 
-    def __init__(
-        self, file_system: FileSystem, folder: Path, schema: Schema, write_id: str | None = None
-    ) -> None:
-        """`write_id` is of the bulk write that makes the rowsets, if one does."""
-        self._file_system = file_system
+    def __init__(self, files: NewFiles, folder: Path, schema: Schema) -> None:
+        self._files = files
         self._folder = folder
         self._schema = schema
-        self._write_id = write_id
         self._written: list[RowSetMeta] = []
         self._open: _OpenRowSet | None = None
         self._waiting: list[RowImages] = []
@@ -84,8 +79,7 @@ class RowSetWriter:
     def finish(self) -> tuple[RowSetMeta, ...]:
         """Write the remaining rows; return the entries of all rowsets in order of keys.
 
-        Their files and folders are durable; the caller makes the names of the rowsets in `folder`
-        durable. Raises StorageError.
+        Their files are durable, and the names once the `files` are synced. Raises StorageError.
         """
         if self._row_count:
             group_rows = self._group_rows()
@@ -103,7 +97,7 @@ class RowSetWriter:
         trace: TracebackType | None,
     ) -> None:
         if self._open is not None:
-            self._open.files.__exit__(kind, error, trace)
+            self._open.sinks.__exit__(kind, error, trace)
 
     def _group_rows(self) -> int:
         """Return the rows of the next row group: those of the open rowset, or what fits in one."""
@@ -138,9 +132,7 @@ class RowSetWriter:
         if self._open is not None and not self._open.has_room(row_count, nbytes):
             self._close()
         if self._open is None:
-            self._open = _OpenRowSet(
-                self._file_system, self._folder, self._schema, group_rows, self._write_id
-            )
+            self._open = _OpenRowSet(self._files, self._folder, self._schema, group_rows)
         self._open.write(group, row_count, nbytes)
 
     def _close(self) -> None:
@@ -150,32 +142,27 @@ class RowSetWriter:
 
 
 class _OpenRowSet:
-    """A rowset whose base data is being written; `files` closes what is open."""
+    """A rowset whose base data is being written; `sinks` closes what is open."""
 
     def __init__(
         self,
-        file_system: FileSystem,
+        files: NewFiles,
         folder: Path,
         schema: Schema,
         group_rows: int,
-        write_id: str | None,
     ) -> None:
-        self._file_system = file_system
+        self._files = files
         self._schema = schema
         self.group_rows = group_rows
-        self._write_id = write_id
-        self._id = new_rowset_id(write_id)
-        self._folder = folder / self._id
+        self._folder = files.new_rowset(folder)
         self._parts: list[RowImages] = []  # with `_no_rows` as their rows
         self._no_rows = schema.arrow_schema().empty_table()
         self._row_count = 0
         self._nbytes = 0
-        file_system.make_directory(self._folder)
-        self.files = ExitStack()
-        path = self._folder / new_file_name("base", write_id)
-        self._sink = self.files.enter_context(file_system.open_sink(path))
+        self.sinks = ExitStack()
+        self._sink = self.sinks.enter_context(files.sink(self._folder, "base"))
         base = BaseDataWriter(self._sink, schema.columns, group_rows)
-        self._base = self.files.enter_context(base)
+        self._base = self.sinks.enter_context(base)
 
     def has_room(self, row_count: int, nbytes: int) -> bool:
         """Return whether so many more rows and bytes are within the limits of a rowset."""
@@ -194,19 +181,17 @@ class _OpenRowSet:
         """Write the other files; return the rowset's entry."""
         self._base.close()
         base = self._sink.finish()
-        self.files.close()
+        self.sinks.close()
         images = RowImages.concat(self._parts)
         keys = images.keys
-        key_path = self._folder / new_file_name("key", self._write_id)
-        with self._file_system.open_sink(key_path) as sink:
+        with self._files.sink(self._folder, "key") as sink:
             write_key_index(sink, keys)
             key_index = sink.finish()
-        bloom_path = self._folder / new_file_name("bloom", self._write_id)
-        with self._file_system.open_sink(bloom_path) as sink:
+        with self._files.sink(self._folder, "bloom") as sink:
             write_bloom(sink, keys)
             bloom = sink.finish()
         meta = RowSetMeta(
-            id=self._id,
+            id=self._folder.name,
             row_count=len(keys),
             key_min=keys[0],
             key_max=keys[len(keys) - 1],
@@ -215,23 +200,19 @@ class _OpenRowSet:
             bloom=bloom,
             group_rows=None if self.group_rows == ROW_GROUP_ROWS else self.group_rows,
         )
-        meta = _write_history(self._file_system, self._folder, meta, images)
-        self._file_system.sync_directory(self._folder)
-        return meta
+        return _write_history(self._files, self._folder, meta, images)
 
 
 def write_rowsets(
-    file_system: FileSystem, folder: Path, schema: Schema, images: RowImages
+    files: NewFiles, folder: Path, schema: Schema, images: RowImages
 ) -> tuple[RowSetMeta, ...]:
     """Write rows at once, as a RowSetWriter does."""
-    with RowSetWriter(file_system, folder, schema) as writer:
+    with RowSetWriter(files, folder, schema) as writer:
         writer.add(images)
         return writer.finish()
 
 
-def _write_history(
-    file_system: FileSystem, target: Path, meta: RowSetMeta, part: RowImages
-) -> RowSetMeta:
+def _write_history(files: NewFiles, target: Path, meta: RowSetMeta, part: RowImages) -> RowSetMeta:
     stamps = part.insert_timestamps
     if stamps is None:
         return meta
@@ -245,8 +226,8 @@ def _write_history(
         meta,
         insert_timestamp=inserted,
         undo=(
-            *write_deltas(file_system, target, "undo", part.undo),
-            *write_deltas(file_system, target, "undo", absent),
+            *write_deltas(files, target, "undo", part.undo),
+            *write_deltas(files, target, "undo", absent),
         ),
-        redo=write_deltas(file_system, target, "redo", part.redo),
+        redo=write_deltas(files, target, "redo", part.redo),
     )

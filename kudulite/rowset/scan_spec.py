@@ -1,9 +1,9 @@
 """ScanSpec and DiffSpec: the request of a scan, one immutable value for all tablets and rowsets.
 
-    ScanSpec   the rows at one timestamp
-    DiffSpec   the changes in (start, end]: one at `start` is outside of the window, one at `end` is
-               inside. Chained windows, each starting at the end of the last, neither lose nor
-               repeat a change.
+ScanSpec   the rows at one timestamp
+DiffSpec   the changes in (start, end]: one at `start` is outside of the window, one at `end` is
+           inside. Chained windows, each starting at the end of the last, neither lose nor
+           repeat a change.
 """
 
 from dataclasses import dataclass

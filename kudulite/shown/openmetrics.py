@@ -3,7 +3,6 @@
 **Source**: the OpenMetrics text format, version 1.0.0; names as in Kudu's metrics where it has one.
 """
 
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -23,12 +23,12 @@ from __future__ import annotations
 import functools
 import html
 import importlib
-import os
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from os import register_at_fork
 from typing import Any, TypeVar
 
 SHOWN_AFTER_SECONDS = 2.0
@@ -238,4 +238,4 @@ def _screen() -> Screen:
     return Screen()
 
 
-os.register_at_fork(after_in_child=_screen.cache_clear)
+register_at_fork(after_in_child=_screen.cache_clear)

@@ -2,20 +2,24 @@
 
     <directory>/
       <table>/
+        lock
         manifest/<version>.json    manifest/hint            20 digits each
+        log/<segment>.log                                   20 digits
         tablet/<tablet id>/
-            lock    maintenance-lock    superblock-<id>.json    tombstone-<id>.arrow
-            wal/<segment>.log                               20 digits
+            maintenance-lock    superblock-<id>.json    tombstone-<id>.arrow
+            operations-<id>.arrow                           rows that a commit resolves
             rowset/<rowset id>/    base-<id>.parquet  key-<id>.arrow  bloom-<id>.bin
                                    redo-<id>.arrow    undo-<id>.arrow
-        staging/<write id>/write.json    operations-<id>.arrow
+        writes/<write id>.json                              32 digits
       .soft-deleted-<deleted>-<expires>-<table id>/<name>   a table that can be recalled
       .staged-<created>-<expires>-<id>/<name>               a table that is not published yet
       .deleted-<id>                                         to be removed
 
-An <id> that a bulk write gives is 16 digits of the write's own id, a hyphen, and 16 random digits.
-All others are 32 random digits. Times are in microseconds since 1970. A name that does not parse is
-nobody's: the file or folder is neither read nor counted.
+An <id> that a write with a record gives is 16 digits of the write's own id, a hyphen, and 16 random
+digits. All others are 32 random digits. Times are in microseconds since 1970. A name that does not
+parse is nobody's: the file or folder is neither read nor counted. Tables of formats before 8 have a
+`lock` and a folder wal/ of segments in each tablet instead of the table's, and those before 7 a
+folder staging/ in the place of writes/.
 
 **Invariants**: for each name that is made, the parser of its kind returns what it was made of.
 """
@@ -26,13 +30,14 @@ from typing import NamedTuple
 
 from kudulite.storage.json_form import checked_name
 
-MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER = "manifest", "tablet", "staging"
+MANIFEST_FOLDER, TABLET_FOLDER, WRITES_FOLDER = "manifest", "tablet", "writes"
+STAGING_FOLDER = "staging"
+LOG_FOLDER = "log"
 HINT_NAME = "hint"
 ROWSET_FOLDER, WAL_FOLDER = "rowset", "wal"
 LOCK_NAME = "lock"
 # Held by the process that maintains a tablet; readers and writers never take it.
 MAINTENANCE_LOCK_NAME = "maintenance-lock"
-WRITE_FILE = "write.json"
 
 _NUMBER_DIGITS = 20
 _VERSION = re.compile(rf"([0-9]{{{_NUMBER_DIGITS}}})\.json")
@@ -42,6 +47,7 @@ _SEGMENT = re.compile(rf"([0-9]{{{_NUMBER_DIGITS}}})\.log")
 _SUFFIXES = {
     "superblock": "json",
     "tombstone": "arrow",
+    "operations": "arrow",
     "base": "parquet",
     "key": "arrow",
     "bloom": "bin",
@@ -51,6 +57,9 @@ _SUFFIXES = {
 _FILE = re.compile(rf"({'|'.join(_SUFFIXES)})-.+")
 # As long as an id that is random as a whole, but for the hyphen.
 _WRITE_DIGITS = 16
+# Of a file that is linked or renamed when it is whole.
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
+_WRITE = re.compile(r"([0-9a-f]{32})\.json")
 _DIGITS = rf"[0-9a-f]{{{_WRITE_DIGITS}}}"
 _OF_WRITE = re.compile(rf"(?:(?:{'|'.join(_SUFFIXES)})-)?({_DIGITS})-{_DIGITS}(?:\.[a-z]+)?")
 
@@ -85,14 +94,9 @@ def segment_of(name: str) -> int | None:
 def new_file_name(kind: str, write_id: str | None = None) -> str:
     """Return a new name for a file of a tablet; `kind` is one of those in the head.
 
-    A file of a bulk write bears its id, by which a garbage collection knows whose it is.
+    A file of a write with a record bears its id, by which a garbage collection knows whose it is.
     """
     return f"{kind}-{_new_id(write_id)}.{_SUFFIXES[kind]}"
-
-
-def new_operations_name() -> str:
-    """Return a new name for rows of a bulk write that its commit resolves, in its own folder."""
-    return f"operations-{uuid.uuid4().hex}.arrow"
 
 
 def new_rowset_id(write_id: str | None = None) -> str:
@@ -107,18 +111,39 @@ def _new_id(write_id: str | None) -> str:
     return f"{write_prefix(write_id)}-{unique[:_WRITE_DIGITS]}"
 
 
+def write_name(write_id: str) -> str:
+    """Return the file name of a write's record."""
+    return f"{write_id}.json"
+
+
+def write_id_of(name: str) -> str | None:
+    """Return the id in the name of a write's record, None for any other name."""
+    found = _WRITE.fullmatch(name)
+    return None if found is None else found[1]
+
+
 def write_prefix(write_id: str) -> str:
-    """Return the part of a bulk write's id that the names of its files bear."""
+    """Return the part of a write's id that the names of its files bear."""
     return write_id[:_WRITE_DIGITS]
 
 
 def write_of(name: str) -> str | None:
-    """Return the `write_prefix` of the bulk write that made a file or a rowset's folder.
+    """Return the `write_prefix` of the write that made a file or a rowset's folder.
 
-    None for files of flushes and of upkeep, and for all other names.
+    None for files that were made under the lock of their tablet, and for all other names.
     """
     found = _OF_WRITE.fullmatch(name)
     return None if found is None else found[1]
+
+
+def is_of_tablet(name: str) -> bool:
+    """Whether the engine may have made a file of this name in a tablet, but for a maintainer."""
+    return name == LOCK_NAME or kind_of(name) is not None or segment_of(name) is not None
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name has content for another one, before that has its name."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def kind_of(name: str) -> str | None:

@@ -17,6 +17,10 @@ from kudulite.storage.json_form import WRONG_STRUCTURE
 _ADVICE = {
     errno.EROFS: "the directory is read-only",
     errno.EACCES: "check the permissions of the folder",
+    errno.ENOLCK: "the file system offers no locks now: `kudulite doctor DIRECTORY` tests it",
+    errno.ESTALE: "the network file system has another file there: open the table again",
+    errno.EISDIR: "a folder is in the place of the file: move it away",
+    errno.ENOTDIR: "a file is in the place of a folder: move it away",
     errno.ELOOP: "it is a symbolic link, which no file of a table is: put the file in its place",
 }
 _OUT_OF_MEMORY = ("memory", "resource temporarily unavailable", "can't start new thread")

@@ -10,16 +10,16 @@ the parent has scheduled.
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from os import cpu_count, getpid
 from typing import TypeVar
 
 _log = logging.getLogger(__name__)
-THREAD_COUNT = min(4, os.cpu_count() or 1)
+THREAD_COUNT = min(4, cpu_count() or 1)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -43,9 +43,11 @@ def in_threads(
             report(len(results))
     return results
 
-RETRY_SECONDS = 10.0
 
-TabletKey = tuple[str, str, int]
+# After an error, then twice as long each time: one that lasts does not fill the log of the program.
+RETRY_SECONDS, _RETRY_SECONDS_MAX = 10.0, 640.0
+
+TableKey = tuple[str, int]
 
 
 @dataclass
@@ -65,9 +67,12 @@ class BackgroundWork:
         self._begin()
 
     def _begin(self) -> None:
-        self._process_id = os.getpid()
+        self._process_id = getpid()
         self._changed = threading.Condition()
         self._pieces: dict[Hashable, _Piece] = {}
+        self._failed: dict[
+            Hashable, float
+        ] = {}  # how long pieces have waited since their last error
         self._running: Hashable | None = None
         self._thread: threading.Thread | None = None
 
@@ -101,7 +106,7 @@ class BackgroundWork:
     def is_scheduled(self, key: Hashable) -> bool:
         """Whether a thread waits for the piece's time, as far as is known without the lock."""
         is_waited_for = self._thread is not None and key in self._pieces
-        return is_waited_for and self._process_id == os.getpid()
+        return is_waited_for and self._process_id == getpid()
 
     def run_now(self, is_wanted: Callable[[Hashable], bool]) -> None:
         """Do the pieces with such keys in the caller's thread; one that runs already is waited for.
@@ -119,13 +124,14 @@ class BackgroundWork:
                 key = next(iter(wanted))
                 wanted[key].work()
                 del wanted[key]
+                self._failed.pop(key, None)
         finally:
             for key, piece in wanted.items():
                 self.schedule(key, piece.work, RETRY_SECONDS)
 
     def _of_this_process(self) -> threading.Condition:
         """Return the condition; a fork takes the list along, but not the thread, and any lock."""
-        if self._process_id != os.getpid():
+        if self._process_id != getpid():
             self._begin()
         return self._changed
 
@@ -134,10 +140,15 @@ class BackgroundWork:
             key, piece = found
             try:
                 piece.work()
+                self._failed.pop(key, None)
             # Whatever the error is, this thread must still run the other pieces.
             except Exception as error:
-                _log.warning("background work, tried again in %g s: %s", RETRY_SECONDS, error)
-                self.schedule(key, piece.work, RETRY_SECONDS)
+                delay_seconds = min(
+                    2 * self._failed.get(key, RETRY_SECONDS / 2), _RETRY_SECONDS_MAX
+                )
+                self._failed[key] = delay_seconds
+                _log.warning("background work, tried again in %g s: %s", delay_seconds, error)
+                self.schedule(key, piece.work, delay_seconds)
             finally:
                 with self._changed:
                     self._running = None

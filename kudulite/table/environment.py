@@ -11,11 +11,12 @@ from weakref import WeakValueDictionary
 from kudulite.basefile.block_cache import BlockCache, block_cache_bytes
 from kudulite.chain.manifest import Manifest
 from kudulite.model.hybrid_time import Clock
-from kudulite.storage.file_system import FileSystem
-from kudulite.table.background_work import BackgroundWork, TabletKey
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.storage import Storage
+from kudulite.table.background_work import BackgroundWork, TableKey
 from kudulite.table.metrics import TableMetrics
-from kudulite.table.row_queue import RowQueue
-from kudulite.tablet.mem_stores import MemStores
+from kudulite.table.table_memory import TableMemory
+from kudulite.table.write_queue import WriteQueue
 from kudulite.tablet.superblock import Superblock
 
 SMALL_WRITE_ROWS_MAX = 1000
@@ -28,23 +29,22 @@ _log = logging.getLogger(__name__)
 class Environment:
     """The parts that a client hands down to all tables it opens."""
 
-    file_system: FileSystem
+    storage: Storage
     clock: Clock
     cache: BlockCache
     lock_timeout_seconds: float = 60.0
-    # Arrow batches up to this many rows, all of one tablet, go through its log (bulk_write.py).
+    # Batches up to this many rows go through the log (bulk_write.py).
     small_write_rows_max: int = SMALL_WRITE_ROWS_MAX
-    # Memory of a tablet's unflushed rows from which on it is flushed.
+    # Memory of a table's unflushed rows from which on it is flushed.
     flush_bytes: int = FLUSH_BYTES
-    # By `TableStore.tablet_key`: the newest memory with its superblock's name, and the threads
-    # that wait to write rows. `TableStore.forget` removes both with the superblock.
-    memories: dict[TabletKey, tuple[str, MemStores | None]] = field(default_factory=dict)
-    row_queues: dict[TabletKey, RowQueue] = field(default_factory=dict)
+    # By `TableStore.memory_key`: what the log holds, and the threads that wait to write rows.
+    memories: dict[TableKey, TableMemory] = field(default_factory=dict)
+    write_queues: dict[TableKey, WriteQueue] = field(default_factory=dict)
     metrics: dict[str, TableMetrics] = field(default_factory=dict)
     # By the folder of its manifests: the newest version of a table that any of its objects has
-    # seen. By `TableStore.tablet_key`: the last opened superblock of a tablet that changed since.
+    # seen. By folder and id: the last opened superblock of a tablet that changed since.
     manifests: dict[str, Manifest] = field(default_factory=dict)
-    replaced: dict[TabletKey, Superblock] = field(default_factory=dict)
+    replaced: dict[tuple[str, str], Superblock] = field(default_factory=dict)
     # Sessions of this process that have held rows of its tables, by `id`.
     sessions: WeakValueDictionary[int, object] = field(default_factory=WeakValueDictionary)
     background: BackgroundWork = field(default_factory=BackgroundWork)
@@ -59,4 +59,5 @@ def default_environment() -> Environment:
 
     Scan tokens and bulk writes that arrive from another process open their table with it.
     """
-    return Environment(FileSystem(), Clock(), BlockCache(block_cache_bytes()))
+    storage = LocalStorage()
+    return Environment(storage, Clock(), BlockCache(storage, block_cache_bytes()))

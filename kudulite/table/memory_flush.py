@@ -1,13 +1,15 @@
-"""Memory flush: what a tablet has in memory becomes files of a new superblock.
+"""Memory flush: what the log holds becomes files of new superblocks, all in one version.
 
     MemRowSet          -> new DiskRowSets: newest image, UNDO back to each insert, REDO of deletes
     DeltaMemStore      -> one REDO file of its DiskRowSet
-    superblock'        =  these files + `wal_start` at the log position that memory had reached
+    superblock'        =  these files + `log_start` at the position in the log that they reach
+    version'           =  these superblocks + `log_start`, once no tablet has rows before it
 
-Files are built without the tablet's lock, while readers and writers continue; the lock is held to
-write the superblock and to publish. Records appended meanwhile stay in the log, behind the new
-`wal_start`. A crash leaves unreferenced files, which garbage collection removes. A commit, which
-holds the lock, flushes the rest of the log into its own version.
+Files are built without the table's lock, while readers and writers continue; the lock is held to
+write the superblocks and to publish. Records appended meanwhile stay in the log, behind the new
+`log_start`. The flush is an open write meanwhile (open_writes.py). Rows in memory of a tablet
+that another process has published first are flushed under the lock. A commit, which holds the lock,
+flushes the rest of the log of its tablets into its own version.
 
 **Threads**: any.
 
@@ -16,131 +18,181 @@ says what is on disk.
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import partial
 
 from kudulite.chain.manifest import Manifest, Origin, TabletEntry
-from kudulite.chain.new_files import RemovedFilesError, remove_built
 from kudulite.delta.delta_file import create_delta_file
-from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.shown.progress import Progress
 from kudulite.storage.names import ROWSET_FOLDER
-from kudulite.storage.tablet_lock import TabletLock
+from kudulite.storage.new_files import NewFiles
+from kudulite.storage.table_lock import TableLock
+from kudulite.table.background_work import in_threads
+from kudulite.table.open_writes import FLUSH, OpenWrite, begin_write
+from kudulite.table.present import Present, of_present, recover
 from kudulite.table.publication import version_timestamp
 from kudulite.table.row_ids import last_id_of
+from kudulite.table.table_log import log_folder
 from kudulite.table.table_store import TableStore
-from kudulite.table.tablet_memory import caught_up_memory, make_durable, recover
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import Tablet
-from kudulite.wal.segment import WalPosition
-from kudulite.wal.wal_writer import WalWriter
-
-# Each lost race means that another process published the tablet, and so flushed it too, or that it
-# removed files of this flush.
-FLUSH_ATTEMPTS_MAX = 5
+from kudulite.wal.log_writer import LogWriter
+from kudulite.wal.segment import LogPosition
 
 
 @dataclass(frozen=True)
 class _FlushedTablet:
-    """The files of a flush: the tablet's rowsets with them, and the log's position they reach."""
+    """The files of a flush: the rowsets of a tablet's `base` with them, and how far they reach."""
 
+    base: Tablet
     rowsets: tuple[RowSetMeta, ...]
-    position: WalPosition
+    position: LogPosition
     timestamp: int
 
 
-def flush_table(store: TableStore) -> int:
-    """Flush every tablet; returns how many had something to flush."""
-    entries = store.newest().tablets
-    with Progress(f"flush of table {store.name!r}", len(entries), "tablets") as progress:
-        return sum(flush_tablet(store, e.id) for e in progress.counted(entries, lambda e: 1))
+def flush_table(store: TableStore, tablet_ids: Collection[str] | None = None) -> list[str]:
+    """Flush the memory of some tablets, or of all, and publish it as one version.
 
-
-def flush_tablet(store: TableStore, tablet_id: str) -> bool:
-    """Flush one tablet's memory and publish it; False when there was nothing to flush.
-
-    The last attempt builds its files under the tablet's lock. Raises LockTimeoutError,
-    StorageError, CorruptionError; the table is then as it was.
+    Returns the ids of those that had something to flush. Raises LockTimeoutError, StorageError,
+    CorruptionError; the table is then as it was.
     """
-    for _ in range(FLUSH_ATTEMPTS_MAX):
-        entry = store.newest().entry(tablet_id)
-        if entry is None:
-            return False
-        _, memory = caught_up_memory(store, entry)
-        if memory is None or not memory.row_count:
-            return False
-        begin = time.perf_counter()
-        with suppress(RemovedFilesError), store.building(memory.base):
-            flushed = _write_files(store, memory)
-            with store.locked(tablet_id, "flush") as lock:
-                if _publish(store, memory.base, flushed, lock):
-                    _count_flush(store, begin)
-                    return True
-            remove_built(store.file_system, memory.base, flushed.rowsets)
+    if not _unflushed(store, tablet_ids)[1]:
+        return []
     begin = time.perf_counter()
-    with store.locked(tablet_id, "flush") as lock:
-        newest = store.newest()
-        old = newest.entry(tablet_id)
-        new = None if old is None else flush_under_lock(store, old, lock)
-        if new is None or new is old:
-            return False
-        _publish_entry(store, newest, new)
-    _count_flush(store, begin)
-    return True
+    with begin_write(store, FLUSH) as write:
+        # Of a version that stays until the flush ends.
+        position, unflushed = _unflushed(store, tablet_ids)
 
+        def files_of(memory: MemStores) -> _FlushedTablet:
+            return _write_files(write.files, memory)
 
-def _count_flush(store: TableStore, begin: float) -> None:
-    store.metrics.flushes += 1
+        count = len(unflushed)
+        with Progress(f"flush of table {store.name!r}", count, "tablets") as progress:
+            report = partial(progress.report, total=count)
+            done = in_threads("flush", files_of, unflushed, report=report)
+        flushed = {each.base.id: each for each in done}
+        write.files.sync()
+        with store.locked("flush") as lock:
+            tablet_ids = _publish(store, flushed, position, write, lock) if flushed else []
+    store.metrics.flushes += len(tablet_ids)
     store.metrics.flush_seconds += time.perf_counter() - begin
+    return tablet_ids
 
 
-def flush_under_lock(store: TableStore, entry: TabletEntry, lock: TabletLock) -> TabletEntry:
-    """Return the tablet's entry with its whole log flushed, not published; for a committer.
+def _unflushed(
+    store: TableStore, tablet_ids: Collection[str] | None
+) -> tuple[LogPosition, list[MemStores]]:
+    """Return what is in memory of some tablets, or of all, and how far memory has read the log."""
 
-    Its superblock is on disk and refers to durable files. Without a log this is `entry`.
-    """
-    end = make_durable(store, entry, lock)
-    if end.first_frame == store.tablet(entry).superblock.wal_start.first_frame:
-        return entry
-    memory = recover(store, entry, lock)
-    flushed = _write_files(store, memory)
-    return _flushed_entry(store, entry, flushed, memory, lock)
+    def of(found: Present) -> tuple[LogPosition, list[MemStores]]:
+        position = found.memory.end
+        chosen = [e for e in found.manifest.tablets if tablet_ids is None or e.id in tablet_ids]
+        stores = [found.stores(store, entry) for entry in chosen]
+        return position, [memory for memory in stores if memory is not None]
 
-
-def flushed_under_locks(
-    store: TableStore, newest: Manifest, locks: Mapping[str, TabletLock]
-) -> Manifest:
-    """Return the version with the logs of the locked tablets flushed; not published yet."""
-    tablets = tuple(
-        flush_under_lock(store, entry, locks[entry.id]) if entry.id in locks else entry
-        for entry in newest.tablets
-    )
-    return replace(newest, tablets=tablets)
+    return of_present(store, of)
 
 
-def _publish(store: TableStore, base: Tablet, flushed: _FlushedTablet, lock: TabletLock) -> bool:
-    """Publish a flush, unless the tablet has got another superblock since it was begun."""
-    newest = store.newest()
-    now = newest.entry(base.id)
-    if now is None or store.tablet(now).superblock != base.superblock:
-        return False
-    memory = recover(store, now, lock)
-    _publish_entry(store, newest, _flushed_entry(store, now, flushed, memory, lock))
-    return True
+def _publish(
+    store: TableStore,
+    flushed: dict[str, _FlushedTablet],
+    position: LogPosition,
+    write: OpenWrite,
+    lock: TableLock,
+) -> list[str]:
+    """Publish what was flushed of the log up to `position`; return the tablets' ids."""
+    now = recover(store, lock)
+    may_publish = write.may_publish()
+    starts = _starts(store, now, now.manifest)
+    unflushed = {each for each, start in starts.items() if now.memory.has_rows(each, start)}
+    if position == now.memory.end and unflushed <= flushed.keys():
+        _roll(store, now, lock)
+    entries = []
+    for tablet_id, files in flushed.items():
+        old = now.manifest.entry(tablet_id)
+        if old is None:
+            continue
+        if may_publish and store.tablet(old).superblock == files.base.superblock:
+            memory = now.stores(store, old)
+            assert memory is not None
+            entries.append(_flushed_entry(store, old, files, memory, lock))
+        else:
+            new = _entry_under_lock(store, now, old, lock)
+            entries += [] if new is old else [new]
+    if not entries:
+        return []
 
-
-def _publish_entry(store: TableStore, newest: Manifest, new: TabletEntry) -> None:
     def build(manifest: Manifest) -> Manifest:
-        flushed = manifest.with_entry(new)
-        timestamp = version_timestamp(store, flushed)
-        return flushed.successor(Origin("memory flush", timestamp, is_maintenance=True))
+        for entry in entries:
+            manifest = manifest.with_entry(entry)
+        manifest = now.memory.flushed(manifest, _flushed_end(store, now, manifest))
+        timestamp = version_timestamp(store, manifest, lock)
+        return manifest.successor(Origin("memory flush", timestamp, is_maintenance=True))
 
-    store.update(build, newest)
+    store.update(build, now.manifest, lock)
+    return [entry.id for entry in entries]
+
+
+def _roll(store: TableStore, now: Present, lock: TableLock) -> None:
+    """Continue the log in a new segment, so that the one before can be removed."""
+    end = now.memory.end
+    if end.first_frame != now.manifest.log_start.first_frame:
+        folder = log_folder(store.folder)
+        with LogWriter(store.storage, folder, now.manifest.table_id, end) as log:
+            now.memory.add((), end, log.roll())
+        lock.set_log_end(*now.memory.end)
+
+
+def _flushed_end(store: TableStore, now: Present, manifest: Manifest) -> LogPosition:
+    """Return the position before which all rows of the log are in rowsets of `manifest`."""
+    return now.memory.flushed_end(_starts(store, now, manifest))
+
+
+def _starts(store: TableStore, now: Present, manifest: Manifest) -> dict[str, LogPosition]:
+    """Return up to where rowsets have the rows of each tablet of a version that the log has."""
+    return {
+        entry.id: store.tablet(entry).superblock.log_start
+        for entry in manifest.tablets
+        if now.memory.has_rows(entry.id, manifest.log_start)
+    }
+
+
+def flushed_under_lock(
+    store: TableStore,
+    newest: Manifest,
+    lock: TableLock,
+    tablet_ids: Collection[str] | None = None,
+) -> Manifest:
+    """Return `newest` with the log of some tablets, or of all, flushed; for a committer.
+
+    It is not published. Its superblocks are on disk and refer to durable files.
+    """
+    now = recover(store, lock)
+    if tablet_ids is None:
+        _roll(store, now, lock)
+    for entry in newest.tablets:
+        if tablet_ids is None or entry.id in tablet_ids:
+            new = _entry_under_lock(store, now, entry, lock)
+            newest = newest if new is entry else newest.with_entry(new)
+    return now.memory.flushed(newest, _flushed_end(store, now, newest))
+
+
+def _entry_under_lock(
+    store: TableStore, now: Present, entry: TabletEntry, lock: TableLock
+) -> TabletEntry:
+    """Return a tablet's entry with all its rows in the log flushed; `entry` if there are none."""
+    memory = now.stores(store, entry)
+    if memory is None:
+        return entry
+    files = NewFiles(store.storage)
+    flushed = _write_files(files, memory)
+    files.sync()
+    return _flushed_entry(store, entry, flushed, memory, lock)
 
 
 def _flushed_entry(
@@ -148,48 +200,30 @@ def _flushed_entry(
     entry: TabletEntry,
     flushed: _FlushedTablet,
     memory: MemStores,
-    lock: TabletLock,
+    lock: TableLock,
 ) -> TabletEntry:
-    """Write the superblock of a flush, under the tablet's lock, with `memory` caught up.
-
-    If nothing was appended meanwhile the log continues in a new segment; the old one is superseded.
-    """
-    start = flushed.position
-    if start == memory.end:
-        folder = memory.base.wal_folder
-        with WalWriter(store.file_system, folder, memory.end) as log:
-            start = log.roll()
-        lock.set_wal_end(start.segment, start.offset)
-    old = memory.base.superblock
-    superblock = replace(old, rowsets=flushed.rowsets, wal_start=start)
+    """Write the superblock of a flush, under the table's lock, with `memory` caught up."""
+    start = LogPosition(*lock.log_end) if flushed.position == memory.end else flushed.position
+    superblock = replace(memory.base.superblock, rowsets=flushed.rowsets, log_start=start)
     if memory.schema.auto_incrementing is not None:
         entry = replace(entry, last_id=last_id_of(entry, memory))
     return store.with_superblock(entry, superblock, max(entry.timestamp, flushed.timestamp))
 
 
-def _write_files(store: TableStore, memory: MemStores) -> _FlushedTablet:
-    """Write everything that memory holds now to files in the tablet's folder."""
+def _write_files(files: NewFiles, memory: MemStores) -> _FlushedTablet:
+    """Write everything that memory holds now to files in the tablet's folder; not durable yet."""
     position, timestamp, tablet = memory.view()
-    rowsets = [_with_redo(store, tablet, rowset) for rowset in tablet.disk_rowsets]
-    rowsets += _write_memrowset(store, tablet, memory.schema)
-    return _FlushedTablet(tuple(rowsets), position, timestamp)
+    rowsets = [_with_redo(files, tablet, rowset) for rowset in tablet.disk_rowsets]
+    if tablet.memrowset is not None:
+        image, folder = flush_image(tablet.memrowset), tablet.folder / ROWSET_FOLDER
+        rowsets += write_rowsets(files, folder, memory.schema, image)
+    return _FlushedTablet(memory.base, tuple(rowsets), position, timestamp)
 
 
-def _with_redo(store: TableStore, tablet: Tablet, rowset: DiskRowSet) -> RowSetMeta:
+def _with_redo(files: NewFiles, tablet: Tablet, rowset: DiskRowSet) -> RowSetMeta:
     """Write a rowset's DeltaMemStore as its newest REDO file."""
     if rowset.dms is None:
         return rowset.meta
     folder = tablet.folder / ROWSET_FOLDER / rowset.meta.id
-    redo = create_delta_file(store.file_system, folder, "redo", rowset.dms.to_rows())
-    store.file_system.sync_directory(folder)
+    redo = create_delta_file(files, folder, "redo", rowset.dms.to_rows())
     return rowset.meta.with_redo((redo,))
-
-
-def _write_memrowset(store: TableStore, tablet: Tablet, schema: Schema) -> Sequence[RowSetMeta]:
-    if tablet.memrowset is None:
-        return ()
-    image = flush_image(tablet.memrowset)
-    folder = tablet.folder / ROWSET_FOLDER
-    metas = write_rowsets(store.file_system, folder, schema, image)
-    store.file_system.sync_directory(folder)
-    return metas

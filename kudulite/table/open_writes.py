@@ -1,158 +1,275 @@
-"""Writes that are under way: each has a folder, which pins the version that it read.
+"""Writes that are under way: each has a record, which pins the version that it read.
 
-    staging/<write id>/write.json        {"base_version": V, "owner": "…" or null}: pins version V
-                                         and its files; a new write of an owner ends the old ones
-    staging/<write id>/operations-…      rows that its commit resolves
+    writes/<write id>.json    {"base_version": V, "work": "flush", "owner": null, "is_held": true,
+                               "began": "2026-11-26T21:30:00Z"}
 
-The files that a write makes are in the tablets, where they will stay, and bear its id. While the
-write is open, no garbage collection removes them. When it is over, they are in a version, or are
-garbage at once. A write that ended without cleaning up is over when it has written nothing for a
-day: a job may compute for hours before its first task writes.
+Every operation that makes files without the table's lock is one: a bulk write, a memory
+flush, a compaction, step 1 of a purge, a copy. It makes its record, reads the newest version, and
+makes its files, whose names bear its id. Until it deletes the record a garbage collection leaves
+alone what it made, version V, and all later versions with their files.
 
-A task of a write that is over fails before its next part, and at the commit if it is late.
+A record of one process is *held* while the operation runs (held_file.py). One that is not held any
+more is of a process that died, and the next collection ends it. A bulk write that was pickled may
+go on in other processes. Its record is not held. It is over when it has done nothing for a day: a
+job may compute for hours before its first task writes. A new write of an owner ends the old ones.
+
+An operation whose record is gone is over: it fails, or gives up. Under the table's lock, before it
+publishes, it looks once more. Its files stay from then on until it has published.
+
+**Invariants**: (1) a version that was read as the newest after the record was made stays: a
+collection removes only versions with a successor that it has seen before it looks for records; (2)
+software of older formats, which knows no records, refuses the table before the first one is made.
 """
+
+from __future__ import annotations
 
 import contextlib
 import errno
 import json
-from collections.abc import Callable, Iterator
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from kudulite.chain.manifest import Manifest
-from kudulite.errors import ConflictError, KuduliteError, StorageError
-from kudulite.storage.file_system import entries_of, exists, read_file
-from kudulite.storage.names import STAGING_FOLDER, WRITE_FILE, write_of, write_prefix
+from kudulite.errors import ConflictError, CorruptionError, StorageError
+from kudulite.storage.held_file import HeldFile, is_held, touch
+from kudulite.storage.names import (
+    WRITES_FOLDER,
+    write_id_of,
+    write_name,
+    write_of,
+    write_prefix,
+)
+from kudulite.storage.new_files import NewFiles
+from kudulite.storage.storage import Listed, Storage
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import WriteState
 
+FLUSH, COMPACTION, PURGE = UPKEEP = "flush", "compaction", "purge"
 
-def begin_write(store: TableStore, state: WriteState) -> bool:
-    """Make the folder of a write, pinning its base version.
 
-    False where the base version was removed before it was pinned: the write is ended, and may begin
-    again on the newest version.
+@dataclass
+class OpenWrite:
+    """A write under way by its id; `made` is its record, where this object has made it.
+
+    As a context manager it ends at the end of the block. Files that it made go with it, unless they
+    may be in a version. A file that is missing because the table was moved is an error that says
+    so.
     """
-    folder = store.folder / state.folder
-    pin = json.dumps({"base_version": state.base_version, "owner": state.owner}).encode()
-    try:
-        with of_same_table(store, state):
-            store.file_system.make_directory(folder)
-            store.file_system.write_file(folder / WRITE_FILE, pin)
-    except KuduliteError:
-        store.file_system.remove_tree(folder)
-        raise
-    if store.chain.has(state.base_version):
-        return True
-    end_write(store, state)
-    return False
+
+    store: TableStore
+    id: str
+    table_id: str
+    made: HeldFile | None = None
+    _content: bytes = b""
+    _may_be_published: bool = False
+
+    @cached_property
+    def files(self) -> NewFiles:
+        """The files that the write makes here."""
+        return NewFiles(self.store.storage, self.id)
+
+    def may_publish(self) -> bool:
+        """Whether the write is still open; asked once, under the lock, before it publishes."""
+        self._may_be_published = touch(record_path(self.store, self.id))
+        return self._may_be_published
+
+    def leave_to_others(self) -> None:
+        """Let the write go on in other processes, and without this one."""
+        if self.made is not None:
+            self.made.let_go(self._content)
+
+    def end(self) -> None:
+        """End the write: those of its files that are in no version are garbage from now on."""
+        try:
+            end_write(self.store, self.id)
+        finally:
+            if self.made is not None:
+                self.made.close()
+
+    def __enter__(self) -> OpenWrite:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            if not self._may_be_published:
+                with contextlib.suppress(StorageError):  # else a collection removes them
+                    self.files.remove()
+        finally:
+            self.end()
+        if isinstance(error, StorageError):
+            with of_same_table(self.store, self.table_id):
+                raise error
+
+
+def begin_write(store: TableStore, work: str, owner: str | None = None) -> OpenWrite:
+    """Make the record of a write. The newest version is read after that, and is pinned then.
+
+    Raises TableNotFoundError, StorageError.
+    """
+    newest = store.upgraded()
+    write_id = uuid.uuid4().hex
+    body = {
+        "base_version": newest.version,
+        "work": work,
+        "owner": owner,
+        "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    # Of one length, as the one is written over the other.
+    held, not_held = (json.dumps({**body, "is_held": is_held}) for is_held in (True, False))
+    path = record_path(store, write_id)
+    with of_same_table(store, newest.table_id):
+        store.storage.make_folder(path.parent)  # a table of an older format has none
+        made = store.storage.directory.hold(path, held.ljust(len(not_held)).encode())
+    return OpenWrite(store, write_id, newest.table_id, made, not_held.encode())
 
 
 @contextlib.contextmanager
-def of_same_table(store: TableStore, state: WriteState) -> Iterator[None]:
+def of_same_table(store: TableStore, table_id: str) -> Iterator[None]:
     """Raise TableNotFoundError or ConflictError for a missing file of a table that was moved.
 
-    A StorageError is left where the table of the write is still there.
+    A StorageError is left where the table is still there.
     """
     try:
         yield
     except StorageError as error:
         if error.errno == errno.ENOENT:
-            store.chain.newest_of(state.table_id)
+            store.chain.newest_of(table_id)
         raise
 
 
 @contextlib.contextmanager
 def of_open_write(store: TableStore, state: WriteState) -> Iterator[None]:
     """Do as `of_same_table`, and raise ConflictError where the write was aborted."""
-    with of_same_table(store, state):
+    with of_same_table(store, state.table_id):
         try:
             yield
         except StorageError as error:
             if error.errno == errno.ENOENT and store.chain.exists():
-                check_write_is_open(store, state)
+                check_write_is_open(store, state.write_id)
             raise
 
 
 def base_of(store: TableStore, state: WriteState) -> Manifest:
     """Return the version that a write is resolved against.
 
-    Raises ConflictError where the write is over or that version was removed, StorageError.
+    Raises ConflictError where the write is over, CorruptionError, StorageError.
     """
     try:
         base = store.chain.pinned(state.base_version, state.base_crc32)
-    except StorageError as error:
-        check_write_is_open(store, state)
-        if error.errno == errno.ENOENT:
-            raise _base_is_gone(store, state) from error
+    except StorageError:
+        check_write_is_open(store, state.write_id)
         raise
     if base.file_crc32 != state.base_crc32:
-        raise _base_is_gone(store, state)
+        check_write_is_open(store, state.write_id)
+        raise CorruptionError(
+            f"{store.chain.path(state.base_version)}: not the version that write {state.write_id}"
+            " has read, though its record is there: restore the manifest folder"
+        )
     return base
 
 
-def _base_is_gone(store: TableStore, state: WriteState) -> ConflictError:
-    return ConflictError(
-        f"table {store.name!r}: version {state.base_version}, which write {state.write_id} was"
-        " begun on, was removed by a garbage collection without grace time; write again"
-    )
+def is_write_open(store: TableStore, write_id: str) -> bool:
+    """Note that a write is still under way; return whether its record is there."""
+    return touch(record_path(store, write_id))
 
 
-def check_write_is_open(store: TableStore, state: WriteState) -> None:
-    """Raise ConflictError unless the staging folder of a write is there."""
-    if not exists(store.folder / state.folder / WRITE_FILE):
+def check_write_is_open(store: TableStore, write_id: str) -> None:
+    """Note that a write is still under way. Raises ConflictError unless its record is there."""
+    if not is_write_open(store, write_id):
         raise ConflictError(
-            f"table {store.name!r}: write {state.write_id} was aborted, or removed as abandoned;"
-            " write again"
+            f"table {store.name!r}: write {write_id} was aborted, or removed as abandoned, or is"
+            " committed already; write again what is not there"
         )
 
 
-def end_write(store: TableStore, state: WriteState) -> None:
-    """End a write, committed or not: its files that are in no version are garbage from now on."""
-    end_write_of(store, store.folder / state.folder)
+def end_write(store: TableStore, write_id: str) -> None:
+    """Delete the record of a write, as anybody may."""
+    store.storage.delete(record_path(store, write_id))
 
 
-def end_write_of(store: TableStore, folder: Path) -> None:
-    """End the write whose folder this is."""
-    store.file_system.remove(folder / WRITE_FILE)  # first, so that it is over in one step
-    store.file_system.remove_tree(folder)
+def record_path(store: TableStore, write_id: str) -> Path:
+    """Return the path of a write's record."""
+    return store.folder / WRITES_FOLDER / write_name(write_id)
 
 
-def owner_of(folder: Path) -> object:
-    """Return the owner of the write whose folder this is, None without one."""
-    return _read_pin(folder).get("owner")
+@dataclass(frozen=True)
+class WriteRecord:
+    """The record of a write; the content is None, or False, where it is torn.
+
+    `age_seconds` is how long ago the write has last done something.
+    """
+
+    id: str
+    path: Path
+    age_seconds: float
+    base_version: int | None
+    work: object
+    owner: object
+    is_held: bool
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process that the record is of has died."""
+        return self.is_held and not is_held(self.path)
 
 
-def read_pinned_version(folder: Path) -> int | None:
-    """Return the base version that a staging folder pins, None where it cannot be read."""
-    version = _read_pin(folder).get("base_version")
-    return version if isinstance(version, int) else None
+class OpenWrites(tuple[WriteRecord, ...]):
+    """The writes that have a record: neither published nor given up."""
+
+    @staticmethod
+    def of(store: TableStore) -> OpenWrites:
+        """Read the records.
+
+        To know whose files are, list the files before: a write is open before it makes its first
+        one. One that is not open any more has published before, if at all.
+        """
+        files = store.storage.files_below(store.folder / WRITES_FOLDER, is_fresh=True)
+        found = (_read(store.storage, file) for file in files)
+        return OpenWrites(record for record in found if record is not None)
+
+    def pinning(self, version: int) -> list[WriteRecord]:
+        """Return those that keep versions before `version`."""
+        return [r for r in self if r.base_version is not None and r.base_version < version]
+
+    def own(self, name: str) -> bool:
+        """Whether a file, or a rowset's folder, of this name was made by one of them."""
+        return write_of(name) in self._prefixes
+
+    @cached_property
+    def _prefixes(self) -> set[str | None]:
+        return {write_prefix(record.id) for record in self}
 
 
-def _read_pin(folder: Path) -> dict[str, Any]:
-    """Return the content of a write's pin file, empty where it cannot be read."""
+def _read(storage: Storage, file: Listed) -> WriteRecord | None:
+    """Read a record, None for another file, and for one that was deleted meanwhile.
+
+    Raises StorageError for one that cannot be read: it may pin a version.
+    """
+    write_id = write_id_of(file.path.name)
+    if write_id is None:
+        return None
+    found = None
     try:
-        pin = json.loads(read_file(folder / WRITE_FILE))
-    except (KuduliteError, ValueError, RecursionError):
-        return {}
-    return pin if isinstance(pin, dict) else {}
-
-
-def open_writes(store: TableStore) -> list[str]:
-    """Return the ids of the writes that have a staging folder: neither committed nor aborted.
-
-    Each pins the version that it read, with its files.
-    """
-    folders = entries_of(store.folder / STAGING_FOLDER)
-    return [folder.name for folder in folders if read_pinned_version(folder) is not None]
-
-
-def files_are_of_open_write(store: TableStore) -> Callable[[str], bool]:
-    """Return whether the name of a file, or of a rowset's folder, is of a write under way.
-
-    The names must have been listed before: a write is open before it makes its first file. One that
-    is not open any more has published before, if it was committed.
-    """
-    folders = entries_of(store.folder / STAGING_FOLDER)
-    under_way = {write_prefix(path.name) for path in folders if exists(path / WRITE_FILE)}
-    return lambda name: write_of(name) in under_way
+        found = json.loads(storage.read(file.path))
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+    except (CorruptionError, ValueError, RecursionError):
+        pass
+    body: dict[str, Any] = found if isinstance(found, dict) else {}
+    version = body.get("base_version")
+    return WriteRecord(
+        id=write_id,
+        path=file.path,
+        age_seconds=file.age_seconds,
+        base_version=version if isinstance(version, int) else None,
+        work=body.get("work"),
+        owner=body.get("owner"),
+        is_held=body.get("is_held") is True,
+    )

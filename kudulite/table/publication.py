@@ -3,27 +3,31 @@
 from collections.abc import Callable
 
 from kudulite.chain.manifest import Manifest
-from kudulite.storage.tablet_lock import highest_safe_timestamp
+from kudulite.storage.table_lock import TableLock
+from kudulite.table.present import recover
 from kudulite.table.table_store import TableStore
 
 
 def publish_alone(
-    store: TableStore, work: str, build: Callable[[Manifest], Manifest | None]
+    store: TableStore, work: str, build: Callable[[Manifest, int], Manifest | None]
 ) -> Manifest | None:
-    """Publish `build(newest)`, which changes no tablet, as `TableStore.update` does.
+    """Publish `build(newest, timestamp)`, which changes no tablet, as `TableStore.update` does.
 
     Raises ConflictError, LockTimeoutError, TableNotFoundError, StorageError.
     """
-    with store.lock_any(work) as (newest, _):
-        return store.update(build, newest)
+    with store.locked(work) as lock:
+
+        def fit(manifest: Manifest) -> Manifest | None:
+            return build(manifest, version_timestamp(store, manifest, lock))
+
+        return store.update(fit, store.newest(), lock)
 
 
-def version_timestamp(store: TableStore, newest: Manifest) -> int:
+def version_timestamp(store: TableStore, newest: Manifest, lock: TableLock) -> int:
     """Return the timestamp of the version that is built on `newest`, whatever makes it.
 
-    It is now, but above the version before and above each change that can be seen: in rowsets, and
-    in the logs of all tablets. Rows that are written from now on may be later. The publisher asks
-    again for each version on which it builds. Raises TimestampError, StorageError.
+    It is now, but above the version before and above each change that can be seen, in rowsets and
+    in the log. Rows that are written from now on may be later. Raises TimestampError, StorageError.
     """
-    safe = highest_safe_timestamp([store.lock_path(entry.id) for entry in newest.tablets])
-    return store.next_timestamp(max(newest.timestamp, newest.versions.timestamp, safe))
+    used = max(newest.timestamp, newest.versions.timestamp, recover(store, lock).timestamp)
+    return store.next_timestamp(used)

@@ -1,10 +1,10 @@
 """Row ids: the numbers of rows whose key is not unique, counted from 1 in each tablet.
 
 The last id of a tablet, of its column `auto_incrementing_id`, is the highest of what two durable
-places hold, read under the tablet's lock:
+places hold, read under the table's lock:
 
     the manifest's entry, `last_id`     at least every id in rowsets, and every id of a reservation
-    the log from `wal_start` on         the ids of the rows inserted there
+    the log from `log_start` on         the ids of the tablet's rows inserted there
 
     row write      ids follow the last one; the record that it appends makes them durable
     bulk write     each task reserves ids for its rows as it stages them, by a version of the table
@@ -21,7 +21,6 @@ above all ids that a durable place has named, and such a place names it before i
 """
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -29,16 +28,16 @@ import pyarrow as pa
 
 from kudulite.chain.manifest import Manifest, Origin, TabletEntry
 from kudulite.errors import ConflictError, RowError
+from kudulite.table.present import recover
 from kudulite.table.publication import version_timestamp
 from kudulite.table.table_store import TableStore
-from kudulite.table.tablet_memory import recover
 from kudulite.tablet.mem_stores import MemStores
 
 ID_MAX = (1 << 63) - 1
 
 
 def last_id_of(entry: TabletEntry, memory: MemStores | None) -> int:
-    """Return the last id of a tablet, whose lock the caller has, with its recovered memory.
+    """Return the last id of a tablet, whose table's lock the caller has, with its memory.
 
     Without the lock it is the last id at some moment of the call.
     """
@@ -101,9 +100,9 @@ def reserve_ids(
     known = {entry.id: entry.last_id or 0 for entry in newest.tablets}
     if not any(count or given > known.get(t, 0) for t, (count, given) in wanted.items()):
         return {}  # nothing to reserve: no lock, no version
-    with ExitStack() as stack:
-        locks = {t: stack.enter_context(store.locked(t, "ids of a write")) for t in sorted(wanted)}
+    with store.locked("ids of a write") as lock:
         newest = store.chain.newest_of(table_id)
+        found = recover(store, lock)
         firsts, lasts = {}, {}
         for tablet_id, (count, given) in wanted.items():
             entry = newest.entry(tablet_id)
@@ -112,7 +111,7 @@ def reserve_ids(
                     f"table {store.name!r}: the range of tablet {tablet_id} was dropped during a"
                     " write; write again"
                 )
-            last = max(given, last_id_of(entry, recover(store, entry, locks[tablet_id])))
+            last = max(given, last_id_of(entry, found.stores(store, entry)))
             firsts[tablet_id] = next_id(last, store.name, tablet_id, count)
             lasts[tablet_id] = last + count
 
@@ -120,10 +119,10 @@ def reserve_ids(
             lifted = manifest
             for tablet_id, last in lasts.items():
                 entry = manifest.entry(tablet_id)
-                assert entry is not None  # a drop takes the locks of all tablets
+                assert entry is not None  # a drop takes the lock
                 lifted = lifted.with_entry(replace(entry, last_id=last))
-            timestamp = version_timestamp(store, manifest)
+            timestamp = version_timestamp(store, manifest, lock)
             return lifted.successor(Origin("reservation of ids", timestamp, is_maintenance=True))
 
-        store.update(build, newest)
+        store.update(build, newest, lock)
     return firsts

@@ -34,7 +34,12 @@ from kudulite.chain.partition import (
 )
 from kudulite.errors import ConflictError, TimestampError
 from kudulite.model.condition import Condition
-from kudulite.model.hybrid_time import format_timestamp, misread_number, physical_microseconds
+from kudulite.model.hybrid_time import (
+    Timestamp,
+    format_timestamp,
+    misread_number,
+    physical_microseconds,
+)
 from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType
@@ -193,6 +198,8 @@ def choose_window(store: TableStore, start: Any, end: Any) -> tuple[int, int]:
             " first"
         )
     up_to = choose_snapshot(store, end)
+    if after > up_to and end is None and after <= store.environment.clock.now():
+        up_to = choose_snapshot(store, Timestamp(after))  # nothing has changed since
     if after > up_to:
         raise TimestampError(
             f"table {store.name!r}: changes after {format_timestamp(after)} were asked for, which"

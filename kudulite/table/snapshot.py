@@ -10,10 +10,11 @@ Every read checks two things. The mark, when the read is planned, so that the an
 on what has been collected already. And `history_start` of the versions that it uses, because a
 collection may have been published in between: `partitions_to_read` and `tablet_at` check it.
 
-A snapshot at T needs a safe timestamp of T or above in every tablet. The planner advances lower
-ones, briefly under the tablet's lock. Only a moment near the present needs that, so reading the
-past takes no lock. Where lock files cannot be written (a read-only directory), the present is the
-newest change in the table, found while shared locks keep writers out.
+The default is the present (present.py): it has everything that was acknowledged, and no lock is
+taken. So is none for a moment before it. A moment after it, up to the clock's, needs a safe
+timestamp that is as high: the planner advances it, briefly under the table's lock. Where the lock
+file cannot be written (a read-only directory), such a moment is read while a shared lock has kept
+writers out.
 
 **Invariants**: `history_start` never falls.
 
@@ -23,8 +24,6 @@ newest change in the table, found while shared locks keep writers out.
 """
 
 import errno
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from typing import Any
 
 from kudulite.chain.manifest import Manifest, PartitionedTablets, TabletEntry
@@ -37,8 +36,8 @@ from kudulite.model.hybrid_time import (
     misread_number,
     parse_timestamp,
 )
+from kudulite.table.present import present, read_tablet, read_tablets
 from kudulite.table.table_store import TableStore
-from kudulite.table.tablet_memory import caught_up_memory, make_durable, read_tablet
 from kudulite.tablet.tablet import Tablet
 
 _NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM)
@@ -146,69 +145,47 @@ def _check_not_before(store: TableStore, manifest: Manifest, timestamp: int, mar
 
 
 def choose_snapshot(store: TableStore, at: Any, *, may_be_ancient: bool = False) -> int:
-    """Return the HybridTime of `at` (None is now), safe in all tablets of the table.
+    """Return the HybridTime of `at` (None is the present), up to which nothing more can be written.
 
     Raises TimestampError for a time ahead of the clock and, unless it `may_be_ancient`, before the
     table was created or before the ancient history mark.
     """
-    manifest = store.newest()
-    safe = {tablet.id: store.safe_timestamp(tablet.id) for tablet in manifest.tablets}
+    manifest, _, now = present(store)
+    if at is None:
+        return now
+    timestamp = moment_of(store, manifest, at)
     # The newest time seen in the table counts as now if its writers' clocks are ahead.
-    used = max(manifest.timestamp, manifest.versions.timestamp)
-    now = max(store.environment.clock.now(), used, *safe.values())
-    timestamp = now if at is None else moment_of(store, manifest, at)
-    if timestamp > now | LOGICAL_MASK:
+    clock = max(store.environment.clock.now(), now)
+    if timestamp > clock | LOGICAL_MASK:
         raise TimestampError(
             f"table {store.name!r}: snapshot {format_timestamp(timestamp)} is ahead of the clock,"
-            f" which is at {format_timestamp(now)}"
+            f" which is at {format_timestamp(clock)}"
         )
-    if at is not None and not may_be_ancient:
+    if not may_be_ancient:
         check_readable(store, manifest, timestamp, at)
-    try:
-        _advance_all(store, safe, timestamp)
-    except StorageError as error:
-        if error.errno not in _NOT_WRITABLE:
-            raise
-        newest = _newest_while_still(store, safe)
-        return newest if at is None else timestamp
+    if timestamp > now and not manifest.has_tablet_logs:
+        _settle(store, timestamp)
     return timestamp
-
-
-def _newest_while_still(store: TableStore, tablet_ids: Iterable[str]) -> int:
-    """Return the time of the newest change, read while no write is under way in any tablet."""
-    with ExitStack() as stack:
-        for tablet_id in sorted(tablet_ids):
-            stack.enter_context(store.lock(tablet_id, is_shared=True))
-        for entry in store.newest().tablets:
-            caught_up_memory(store, entry, is_still=True)
-        return newest_change(store)
 
 
 def newest_change(store: TableStore) -> int:
     """Return the newest timestamp in the table; it is not made safe."""
-    newest = store.newest()
-    stamps = [read_tablet(store, entry).timestamp_max for entry in newest.tablets]
-    return max(newest.timestamp, *stamps)
+    found, tablets = read_tablets(store)
+    return max(found.manifest.timestamp, *(tablet.timestamp_max for tablet in tablets))
 
 
-def _advance_all(store: TableStore, safe: Mapping[str, int], timestamp: int) -> None:
-    """Advance the safe timestamps `safe` of tablets, and of those that an alteration has added.
-
-    Tablets that are added later begin with the highest safe timestamp of all others.
-    """
-    ids = list(safe)
-    advanced = {tablet_id for tablet_id in ids if safe[tablet_id] >= timestamp}
-    while left := [tablet_id for tablet_id in ids if tablet_id not in advanced]:
-        advance_safe_timestamps(store, left, timestamp)
-        advanced.update(left)
-        ids = [tablet.id for tablet in store.newest().tablets]
+def _settle(store: TableStore, timestamp: int) -> None:
+    """Advance the safe timestamp. Raises LockTimeoutError, StorageError."""
+    try:
+        advance_safe_timestamp(store, timestamp)
+    except StorageError as error:
+        if error.errno not in _NOT_WRITABLE:
+            raise
+        with store.lock(is_shared=True):
+            present(store, is_still=True)
 
 
-def advance_safe_timestamps(store: TableStore, tablet_ids: Iterable[str], timestamp: int) -> None:
-    """Advance the safe timestamps of tablets. Raises LockTimeoutError, StorageError."""
-    for tablet_id in tablet_ids:
-        with store.locked(tablet_id, "snapshot") as lock:
-            entry = store.newest().entry(tablet_id)
-            if entry is not None:
-                make_durable(store, entry, lock)
-            lock.advance_safe_timestamp(timestamp)
+def advance_safe_timestamp(store: TableStore, timestamp: int) -> None:
+    """Advance the table's safe timestamp. Raises LockTimeoutError, StorageError."""
+    with store.locked("snapshot") as lock:
+        lock.advance_safe_timestamp(timestamp)

@@ -8,8 +8,7 @@ mark of the version before, and a collection asks `is_mark_still_valid` of the v
 **Threads**: any.
 """
 
-
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -24,7 +23,7 @@ from kudulite.errors import NotFoundError, OptionError, TimestampError, UsageErr
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.model.types import is_unicode
 from kudulite.storage.json_form import readable
-from kudulite.table.publication import publish_alone, version_timestamp
+from kudulite.table.publication import publish_alone
 from kudulite.table.snapshot import check_not_ancient, choose_snapshot
 from kudulite.table.table_store import TableStore
 
@@ -53,7 +52,7 @@ def make_tag(store: TableStore, name: str, at: Any) -> int:
 
 
 def _publish_tag(store: TableStore, name: str, timestamp: int) -> None:
-    def build(manifest: Manifest) -> Manifest | None:
+    def build(manifest: Manifest, now: int) -> Manifest | None:
         check_not_ancient(store, manifest, timestamp)
         found = manifest.tags.get(name, timestamp)
         if found != timestamp:
@@ -63,7 +62,7 @@ def _publish_tag(store: TableStore, name: str, timestamp: int) -> None:
             )
         if name in manifest.tags:
             return None
-        origin = Origin("tag", version_timestamp(store, manifest), message=name)
+        origin = Origin("tag", now, message=name)
         return manifest.successor(origin, tags={**manifest.tags, name: timestamp})
 
     publish_alone(store, f"tag {name!r}", build)
@@ -76,7 +75,7 @@ def delete_tag(store: TableStore, name: str) -> None:
     """
     is_repeated = False
 
-    def build(manifest: Manifest) -> Manifest | None:
+    def build(manifest: Manifest, now: int) -> Manifest | None:
         nonlocal is_repeated
         if name not in manifest.tags:
             if is_repeated:  # published, then superseded and removed before this looked for it
@@ -85,7 +84,7 @@ def delete_tag(store: TableStore, name: str) -> None:
             raise NotFoundError(f"table {store.name!r} has no tag {name!r}; tags: {listed}")
         is_repeated = True
         kept = {tag: moment for tag, moment in manifest.tags.items() if tag != name}
-        origin = Origin("delete_tag", version_timestamp(store, manifest), message=name)
+        origin = Origin("delete_tag", now, message=name)
         return manifest.successor(origin, tags=kept)
 
     publish_alone(store, f"deletion of tag {name!r}", build)
@@ -105,16 +104,18 @@ def moment_or_version(store: TableStore, moment: Any, version: int | None) -> An
         )
     manifest = store.newest()
     listed = newest_versions(store, manifest)
-    found = next((one for one in listed if one.version == version), None)
-    if found is None or isinstance(version, bool):
-        numbers = f"{listed[-1].version} to {listed[0].version}" if listed else "none"
+    numbered = {one.version: one for one in listed if one.version is not None}
+    is_number = isinstance(version, int) and not isinstance(version, bool)
+    found = numbered.get(version) if is_number else None
+    if found is None:
+        numbers = f"{min(numbered)} to {max(numbered)}" if numbered else "none"
         raise NotFoundError(
             f"table {store.name!r} lists no version {version!r}, only the last {USER_VERSIONS_MAX}"
             f" of users and the last {MAINTENANCE_VERSIONS_MAX} of maintenance: {numbers}; give a"
             " number that versions() lists, or a moment"
         )
     start = manifest.versions.ordered_from
-    if (start is None or version < start) and not _is_in_order(found, listed):
+    if (start is None or version < start) and not _is_in_order(version, numbered):
         raise TimestampError(
             f"table {store.name!r}: the rows of version {version} ({found.operation}) are not known"
             f" by its timestamp {format_timestamp(found.timestamp)}: software before this one"
@@ -124,17 +125,18 @@ def moment_or_version(store: TableStore, moment: Any, version: int | None) -> An
     return found.timestamp
 
 
-def _is_in_order(found: TableVersion, listed: Sequence[TableVersion]) -> bool:
+def _is_in_order(version: int, listed: Mapping[int, TableVersion]) -> bool:
     """Whether a version that older software listed has the time of its rows.
 
     A memory flush had the time of a row of its tablet, and other tablets may have had later rows.
     """
+    found = listed[version]
     return found.operation != "memory flush" and all(
         one.timestamp < found.timestamp
-        if one.version < found.version
+        if number < version
         else one.timestamp > found.timestamp or one.operation == "memory flush"
-        for one in listed
-        if one is not found
+        for number, one in listed.items()
+        if number != version
     )
 
 

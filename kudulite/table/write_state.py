@@ -1,16 +1,20 @@
 """WriteState: what all tasks of a bulk write share, and what each of them hands to the commit."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from kudulite.chain.manifest import Manifest
-from kudulite.errors import ConflictError
+from kudulite.errors import ConflictError, UsageError
 from kudulite.model.hybrid_time import format_timestamp
-from kudulite.storage.names import STAGING_FOLDER
+from kudulite.model.schema import Schema
+from kudulite.storage.storage import FileRef
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation, WriteSpec
-from kudulite.tablet.resolve import StagedTablet
+from kudulite.tablet.staged_tablet import StagedTablet
 
 STAGED_OPERATION_NAME = "\0operation"  # no column of a table can bear a NUL
 
@@ -41,10 +45,40 @@ class WriteState:
     label: str = ""
     message: str = ""
 
-    @property
-    def folder(self) -> str:
-        """The write's staging folder, relative to the table's."""
-        return f"{STAGING_FOLDER}/{self.write_id}"
+    def needs_rows(self, schema: Schema) -> bool:
+        """Whether tasks may resolve rows to something else where the base lacks some rows.
+
+        A commit takes back what they made of a row that was inserted or deleted since, but not that
+        they have ignored or refused one, or left out a cell that was equal. An UPSERT of all
+        columns that a new row needs does neither.
+        """
+        spec = self.spec
+        if self.is_resolved_at_commit:
+            return False
+        required = {
+            column.name
+            for column in schema.value_columns
+            if not column.nullable and column.write_default is None
+        }
+        return (
+            spec.operation is not Operation.UPSERT
+            or spec.leaves_equal_cells
+            or bool(spec.immutable_columns)
+            or not required.issubset(spec.value_columns)
+        )
+
+    def labelled(self, label: str) -> WriteState:
+        """Return the write under another name in the list of versions."""
+        return replace(self, label=label)
+
+    def restoring(self) -> WriteState:
+        """Return the write as one that brings rows back as they were: it sets all their cells."""
+        return replace(self, spec=replace(self.spec, immutable_columns=(), brings_back=True))
+
+    def merging(self) -> WriteState:
+        """Return the write, which has a `read_at`, as that of a MERGE."""
+        assert self.spec.read_at is not None
+        return replace(self, spec=replace(self.spec, is_merge=True))
 
     @property
     def operation_name(self) -> str:
@@ -76,20 +110,30 @@ class WriteState:
 
 @dataclass(frozen=True)
 class StagedOperations:
-    """Rows of one tablet in a mixed write, not resolved yet, in an Arrow IPC file."""
+    """Rows of one tablet in a mixed write, not resolved yet, in an Arrow IPC file of its folder."""
 
     tablet_id: str
-    path: str
+    ref: FileRef
 
 
 @dataclass(frozen=True)
 class StagedTask:
-    """The staged parts of one attempt of one task of a write; small and picklable."""
+    """The staged parts of one attempt of one task of a write; small and picklable.
+
+    A task of few rows has no parts and hands over the `rows` themselves, checked, with the number
+    of an operation each.
+    """
 
     write_id: str
     task_index: int
     tablets: tuple[StagedTablet, ...] = ()
     operations: tuple[StagedOperations, ...] = ()
+    rows: pa.Table | None = None
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the task had any row."""
+        return bool(self.tablets or self.operations or self.rows is not None)
 
     @property
     def tablet_ids(self) -> tuple[str, ...]:
@@ -104,6 +148,54 @@ def is_committed(state: WriteState, manifest: Manifest) -> bool:
         return False
     committed = manifest.applications.get(state.application_id)
     return committed is not None and committed >= state.application_version
+
+
+def joined_rows(tasks: Sequence[StagedTask], rows_max: int) -> pa.Table | None:
+    """Return the rows that tasks have handed over, in task order; None if others have files.
+
+    So it is if there are more than `rows_max`.
+    """
+    ordered = sorted(tasks, key=lambda task: task.task_index)
+    tables = [task.rows for task in ordered if task.rows is not None]
+    count = sum(table.num_rows for table in tables)
+    if any(task.tablets or task.operations for task in tasks) or not 0 < count <= rows_max:
+        return None
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def check_tasks(table: str, state: WriteState, tasks: Sequence[StagedTask]) -> None:
+    """Raise UsageError unless all tasks are of the write, and each has a number of its own."""
+    for task in tasks:
+        if task.write_id != state.write_id:
+            raise UsageError(
+                f"table {table!r}: commit of write {state.write_id} was given a task of write"
+                f" {task.write_id}"
+            )
+    numbers = [task.task_index for task in tasks]
+    if len(set(numbers)) != len(numbers):
+        raise UsageError(
+            f"table {table!r}: two staged tasks with one task_index were given to the commit:"
+            f" {sorted(numbers)}; give one attempt of each task"
+        )
+
+
+def check_same_schema(table: str, state: WriteState, base: Manifest, newest: Manifest) -> None:
+    """Raise ConflictError if the schema has changed since `base` so that rows do not fit it.
+
+    Columns that were added since are missing from the rows of the write, which read as NULL there,
+    like any older row.
+    """
+    if (
+        not newest.schema.only_adds_to(base.schema)
+        or replace(newest.partition, schema=base.schema) != base.partition
+        or {entry.id for entry in newest.tablets} != {entry.id for entry in base.tablets}
+        # Rows that stay have cells of an added column, which rows of this write have not.
+        or (state.spec.replaces_rows and newest.schema.names != base.schema.names)
+    ):
+        raise ConflictError(
+            f"table {table!r}: the schema was altered during a write (version {base.version} to"
+            f" {newest.version}); write again"
+        )
 
 
 def check_history(store: TableStore, state: WriteState, manifest: Manifest) -> None:

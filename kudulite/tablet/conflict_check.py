@@ -57,13 +57,10 @@ from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.operation import Operation
-from kudulite.tablet.resolve import (
-    OperationBatch,
-    Resolver,
-    StagedDelta,
-    StagedTablet,
-)
+from kudulite.tablet.operation_batch import OperationBatch
+from kudulite.tablet.resolve import Resolver
 from kudulite.tablet.row_effects import WriteCounts
+from kudulite.tablet.staged_tablet import StagedDelta, StagedTablet
 from kudulite.tablet.tablet import Tablet
 
 
@@ -247,7 +244,8 @@ class ConflictCheck:
     def _delta_file(self, part: StagedTablet, delta: StagedDelta, before: Tablet) -> DeltaFile:
         base = before.rowset(delta.rowset_id)
         assert base is not None
-        return DeltaFile(self._path(part, delta), delta.meta, base.meta.row_count)
+        path = self._path(part, delta)
+        return DeltaFile(self.cache.storage, path, delta.meta, base.meta.row_count)
 
     def _path(self, part: StagedTablet, delta: StagedDelta) -> Path:
         folder = self.resolver.rowset_folder(part.tablet_id) / delta.rowset_id
@@ -309,7 +307,8 @@ class ConflictCheck:
     def _without_delta_rows(
         self, part: StagedTablet, delta: StagedDelta, at: np.ndarray
     ) -> StagedTablet:
-        rows = DeltaFile(self._path(part, delta), delta.meta, 1 << 32).read()
+        path = self._path(part, delta)
+        rows = DeltaFile(self.cache.storage, path, delta.meta, 1 << 32).read()
         delete_count = int(np.count_nonzero(rows.ops[at] == OP_DELETE))
         fewer = WriteCounts(updated=delete_count - len(at), deleted=-delete_count)
         if self.resolver.spec.skips_unchanged and delta.is_no_op:
@@ -345,17 +344,15 @@ def _updated_since(rowset_id: str, before: Tablet, now: Tablet) -> np.ndarray:
     known = len(old.meta.redo)
     if current is None or current.meta.base != old.meta.base or redo[:known] != old.meta.redo:
         return np.arange(old.meta.row_count)
-    newer = [
-        DeltaFile(current.folder / meta.ref.name, meta, current.meta.row_count).rowids
-        for meta in redo[known:]
-    ]
+    storage, folder, count = current.storage, current.folder, current.meta.row_count
+    newer = [DeltaFile(storage, folder / m.ref.name, m, count).rowids for m in redo[known:]]
     return np.unique(np.concatenate([np.empty(0, np.int64), *newer]))
 
 
 def _keys_of(rowset: DiskRowSet) -> KeyIndex:
     """Return the keys of a staged rowset, which the cache should not keep: its file will move."""
-    meta = rowset.meta
-    return KeyIndex(rowset.folder / meta.key_index.name, meta.key_index, meta.row_count)
+    meta, path = rowset.meta, rowset.folder / rowset.meta.key_index.name
+    return KeyIndex(rowset.storage, path, meta.key_index, meta.row_count)
 
 
 def _live_keys(rowset: DiskRowSet) -> Iterator[KeyArray]:

@@ -1,16 +1,17 @@
-"""A tablet's unflushed log, in memory: one MemRowSet and the DeltaMemStores.
+"""A tablet's unflushed rows, in memory: one MemRowSet and the DeltaMemStores.
 
     change of a key that the MemRowSet has, or an INSERT    -> MemRowSet
     UPDATE or DELETE of a row of a DiskRowSet               -> that rowset's DeltaMemStore
 
-Every process that writes to or reads from the tablet builds the same memory from the same log
-records. The stores only grow; a newer superblock starts new ones. Records that a writer appends are
-buffered until a read needs them or a limit is reached, because applying several costs little more
-than applying one.
+Every process that writes to or reads from the tablet builds the same memory from the same rows of
+the table's log (table_memory.py). The stores only grow; a newer superblock starts new ones. Records
+that a writer appends are buffered until a read needs them or a limit is reached, because applying
+several costs little more than applying one.
 
-**Invariants**: (1) the stores and the buffer hold exactly the log from the superblock's `wal_start`
-up to `end`; (2) a key is live in at most one store; once it is in the MemRowSet, all later changes
-of it are applied there; (3) a deleted row of a DiskRowSet never becomes live there again.
+**Invariants**: (1) the stores and the buffer hold exactly the tablet's rows in the log from the
+`start` that they were made for up to `end`; (2) a key is live in at most one store; once it is in
+the MemRowSet, all later changes of it are applied there; (3) a deleted row of a DiskRowSet never
+becomes live there again.
 
 **Threads**: one `apply` at a time, under the mutex; any thread may call `tablet`, which returns an
 immutable view. Only the lookups of a replay read from disk under the mutex.
@@ -37,10 +38,9 @@ from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.tablet.row_effects import RowApplier
 from kudulite.tablet.tablet import Tablet
-from kudulite.wal.record_format import Record, RecordDecoder
+from kudulite.wal.record_format import Record
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, RowList
-from kudulite.wal.segment import WalPosition
-from kudulite.wal.wal_writer import WalWriter
+from kudulite.wal.segment import LogPosition
 
 # A key that is live in the MemRowSet; any other location is (rowset id, row id).
 IN_MEMROWSET = ("", -1)
@@ -128,13 +128,11 @@ def _column_of(record: Record, column_id: int) -> DeltaColumn | None:
 class MemStores:
     """The memory of one tablet on top of `base`, the tablet of its superblock."""
 
-    def __init__(self, base: Tablet, schema: Schema) -> None:
+    def __init__(self, base: Tablet, schema: Schema, start: LogPosition) -> None:
         self.base = base
         self.schema = schema
         self.applier = RowApplier(schema)
-        self.decoder = RecordDecoder(schema)
-        self.log: WalWriter | None = None  # of this process's last append; for the lock's holder
-        self.end: WalPosition = base.superblock.wal_start
+        self.end = start
         self.mutex = threading.Lock()
         self.timestamp_max = 0
         self.timestamp_min = 0
@@ -146,11 +144,10 @@ class MemStores:
         self._waiting_locations: dict[bytes, Location | None] = {}
         self._waiting_count = self._waiting_bytes = 0
         self._stores_bytes = 0
-        self._nbytes_reported = 0
         self._deltas: dict[str, DeltaMemStore] = {}
         self._key_ids = [column.id for column in schema.key_columns]
         self._value_ids = [column.id for column in schema.value_columns]
-        self._view: tuple[WalPosition, int, Tablet] = (self.end, 0, base)
+        self._view: tuple[LogPosition, int, Tablet] = (self.end, 0, base)
 
     @property
     def nbytes(self) -> int:
@@ -158,16 +155,11 @@ class MemStores:
         waiting = _WAITING_ROW_BYTES * self._waiting_count + self._waiting_bytes
         return self._stores_bytes + waiting
 
-    def growth(self) -> tuple[int, int]:
-        """Return `nbytes` at the last call (0 the first time), and now."""
-        before, self._nbytes_reported = self._nbytes_reported, self.nbytes
-        return before, self._nbytes_reported
-
     def tablet(self) -> Tablet:
         """Return the tablet with all changes that are in memory now."""
         return self.view()[2]
 
-    def view(self) -> tuple[WalPosition, int, Tablet]:
+    def view(self) -> tuple[LogPosition, int, Tablet]:
         """Return the log position that memory has reached, its newest timestamp, and the tablet."""
         if self._view[0] == self.end:
             return self._view
@@ -234,7 +226,7 @@ class MemStores:
 
     # -- applying changes
 
-    def replay(self, records: Sequence[Record], end: WalPosition) -> None:
+    def replay(self, records: Sequence[Record], end: LogPosition) -> None:
         """Apply records read from the log up to `end`; under the mutex.
 
         Raises CorruptionError for a change of a row that does not exist.
@@ -265,9 +257,13 @@ class MemStores:
         record: Record,
         keys: Sequence[bytes],
         locations: Sequence[Location | None],
-        end: WalPosition,
+        end: LogPosition,
+        byte_count: int,
     ) -> None:
-        """Apply a record just appended to the log; `locate` returned its `locations`."""
+        """Apply a record just appended to the log, up to `end`; `locate` returned its `locations`.
+
+        `byte_count` is the length of the record.
+        """
         with self.mutex:
             if self.end == end:
                 return  # a reader's thread has already read the record from the log
@@ -277,8 +273,7 @@ class MemStores:
                     is_gone = op == CHANGE_DELETE
                     self._waiting_locations[key] = None if is_gone else place or IN_MEMROWSET
                 self._waiting_count += len(keys)
-                begin = self.end.offset if self.end.segment == end.segment else 0
-                self._waiting_bytes += end.offset - begin
+                self._waiting_bytes += byte_count
                 self._count(record.timestamp, record.timestamp, len(keys))
                 if self.schema.auto_incrementing is not None:
                     self.last_id = max(self.last_id, *map(id_of_key, keys))

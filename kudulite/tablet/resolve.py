@@ -1,6 +1,7 @@
-"""Resolves the rows of a write against one version of a tablet and stages the resulting files.
+"""Resolves the rows of a write against one version of a tablet, to files or to a record.
 
     rows -> sort by key -> look up each key -> one effect per key -> new rowsets + REDO files
+                                                                  -> a record of the log
 
 Files are written where they stay, in the tablet's folder, under names that bear the write's id.
 Values are copied once, from the caller's batch to the files. A commit stamps the entries with its
@@ -20,8 +21,8 @@ two parts, and gives a cell that was left out the value of the row.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,28 +37,27 @@ from kudulite.delta.delta_file import (
     DeltaColumn,
     DeltaFileMeta,
     DeltaRows,
+    create_delta_file,
     create_delta_files,
     slice_rows,
     without_unset,
 )
 from kudulite.errors import RowError
-from kudulite.model.encoded_key import encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
-from kudulite.model.types import joined
 from kudulite.rowset.row_images import RowImages
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowSetWriter
-from kudulite.storage.file_system import FileRef, FileSystem
 from kudulite.storage.names import ROWSET_FOLDER, TABLET_FOLDER
+from kudulite.storage.new_files import NewFiles
 from kudulite.tablet.operation import (
     Operation,
     WriteSpec,
-    mask_of,
     raise_changed_keys,
     raise_row_error,
 )
+from kudulite.tablet.operation_batch import OperationBatch
 from kudulite.tablet.ordering import Ordering
 from kudulite.tablet.row_effects import (
     ACTION_DELETE,
@@ -72,8 +72,10 @@ from kudulite.tablet.row_effects import (
     collapse,
 )
 from kudulite.tablet.row_gather import RowGather
+from kudulite.tablet.staged_tablet import StagedDelta, StagedTablet
 from kudulite.tablet.tablet import RowLocations, Tablet
 from kudulite.tablet.tombstones import StagedTombstones, last_of_runs
+from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE, RowChanges
 
 # Of these many rows in each chunk on average, the calls for each chunk cost little.
 _ROWS_PER_CHUNK = 1000
@@ -81,49 +83,6 @@ _ROWS_PER_CHUNK = 1000
 _GATHERED_ROWS = 1 << 15
 # So many stored cells are read at once to compare them with new ones.
 _CELLS_MAX = 1 << 20
-
-
-@dataclass(frozen=True)
-class OperationBatch:
-    """Operations for one tablet. `rows` holds the whole batch, key and value columns.
-
-    `row_numbers` int64[n] are the tablet's rows in it, in batch order; `keys` their n encoded keys;
-    `operations` uint8[n]. `is_set` is None if every row sets every value column, else a bool
-    array per value column over the whole batch.
-    """
-
-    rows: pa.Table
-    row_numbers: np.ndarray
-    keys: KeyArray
-    operations: np.ndarray
-    is_set: Sequence[np.ndarray] | None
-
-    @staticmethod
-    def of(
-        rows: pa.Table, operations: np.ndarray, schema: Schema, spec: WriteSpec
-    ) -> OperationBatch:
-        """Return the batch of all `rows`, with an operation for each."""
-        columns = [joined(rows.column(name)) for name in schema.key_names]
-        is_set = None
-        if spec.ignore_null or spec.partial_columns:
-            is_set = [cells_set(rows, name, spec) for name in spec.value_columns]
-        keys = encode_keys(columns, schema.key_types)
-        return OperationBatch(rows, np.arange(rows.num_rows), keys, operations, is_set)
-
-    def of_tablet(self, row_numbers: np.ndarray) -> OperationBatch:
-        """Return the part of a batch of all rows that is for one tablet."""
-        keys, operations = self.keys.take(row_numbers), self.operations[row_numbers]
-        return replace(self, row_numbers=row_numbers, keys=keys, operations=operations)
-
-
-def cells_set(rows: pa.Table, name: str, spec: WriteSpec) -> np.ndarray:
-    """Return bool[n]: which of the rows of a write set a value column."""
-    is_set: np.ndarray = np.ones(rows.num_rows, dtype=bool)
-    if name in spec.partial_columns:
-        is_set = rows.column(mask_of(name)).to_numpy()
-    if spec.ignore_null:
-        is_set = is_set & rows.column(name).is_valid().to_numpy()
-    return is_set
 
 
 class _OldRows(NamedTuple):
@@ -159,10 +118,15 @@ class _OldRows(NamedTuple):
         return found
 
 
-class _Resolved(NamedTuple):
+# Returns where the keys of a batch are live; each is that of one of the given rows.
+Locate = Callable[[KeyArray, np.ndarray], RowLocations]
+
+
+class ResolvedRows(NamedTuple):
     """The effects of the batch `rows` on k keys; `firsts` int64[k] is a row that has each key.
 
-    The effects have sources of the columns `names`.
+    The effects have sources of the columns `names`. `deletes` are those of an ordered write, which
+    need a tombstone each: their keys, and the rows of the batch.
     """
 
     rows: RowGather
@@ -171,6 +135,9 @@ class _Resolved(NamedTuple):
     firsts: np.ndarray
     effects: KeyEffects
     names: Sequence[str]
+    counts: WriteCounts
+    ordering: Ordering | None = None
+    deletes: tuple[np.ndarray, np.ndarray] | None = None
 
     def source_of(self, column: Column) -> np.ndarray | None:
         """Return where each key's cell comes from; None if the write does not set the column."""
@@ -181,41 +148,43 @@ class _Resolved(NamedTuple):
 
 @dataclass(frozen=True)
 class Resolver:
-    """Resolves the batches of the write `write_id`; `folder` is the table's.
+    """Resolves the batches of one write to its new `files`; `folder` is the table's.
 
     New tombstone files may omit tombstones at or before the ancient history `mark`.
     """
 
-    file_system: FileSystem
+    files: NewFiles
     folder: Path
     table: str
     schema: Schema
     spec: WriteSpec
-    write_id: str
     mark: int = 0
 
     def resolve(self, batch: OperationBatch, tablet: Tablet) -> StagedTablet:
-        """Stage the changes of `batch` to `tablet`.
+        """Stage the changes of `batch` to `tablet`. Raises as `effects`."""
+        resolved = self.effects(batch, tablet)
+        rowsets = self._stage_inserts(resolved, tablet.id)
+        deltas = self._stage_deltas(resolved, tablet)
+        tombstones = self._stage_tombstones(resolved, tablet)
+        return StagedTablet(tablet.id, rowsets, deltas, resolved.counts, tombstones)
+
+    def effects(
+        self, batch: OperationBatch, tablet: Tablet, locate: Locate | None = None
+    ) -> ResolvedRows:
+        """Return the effects of `batch` on `tablet`; `locate` finds its keys in another way.
+
+        A batch of several tablets needs a `locate`, and its spec may need nothing else of them.
 
         Raises RowError if an operation other than an IGNORE one cannot apply, and ConflictError as
         `check_unchanged` does.
         """
-        order = batch.keys.sort_order()
-        keys = batch.keys.take(order)
-        repeats = keys.equals_previous()
-        keyed = KeyedOperations(
-            rows=batch.row_numbers[order],
-            group=np.cumsum(~repeats) - 1,
-            operations=batch.operations[order],
-            key_count=int(np.count_nonzero(~repeats)),
-        )
-        if repeats.any():
-            keys = keys.take(np.flatnonzero(~repeats))
-            if self.spec.is_merge:
-                keyed = keyed.inserts_first()
+        keys, keyed, has_repeats = self._keyed(batch)
         self.check_unchanged(keys, tablet)
-        locations = self._locate(keys, tablet)
-        if self.spec.is_merge and repeats.any():
+        if locate is None:
+            locations = self._locate(keys, tablet)
+        else:
+            locations = locate(keys, keyed.first_rows())
+        if self.spec.is_merge and has_repeats:
             self._refuse_repeats(batch.rows, keyed, locations.is_found)
         row_count = len(keyed.rows)
         ordering = self._ordering(batch)
@@ -235,23 +204,68 @@ class Resolver:
             raise_row_error(
                 self.table, self._what(), failure.reason, batch.rows, self.schema, failure.rows
             )
-        resolved = _Resolved(rows, keys, locations, keyed.first_rows(), effects, names)
+        firsts, counts = keyed.first_rows(), effects.counts + WriteCounts(ignored=superseded_count)
+        resolved = ResolvedRows(rows, keys, locations, firsts, effects, names, counts)
         self._check_required(resolved)
         if self.spec.replaces_rows:
             resolved = self._as_updates(resolved)
         if self.spec.leaves_equal_cells:
             resolved = self._without_equal_cells(resolved, old_rows)
-        effects = resolved.effects
-        rowsets = self._stage_inserts(resolved, tablet.id)
-        deltas = self._stage_deltas(resolved, tablet)
-        tombstones = None
-        if ordering is not None:
-            tombstones = self._stage_tombstones(ordering, keys, keyed, tablet)
-        counts = effects.counts + WriteCounts(ignored=superseded_count)
         if self.spec.skips_unchanged:
+            effects, counts = resolved.effects, resolved.counts
             count = int(np.count_nonzero((effects.action == ACTION_UPDATE) & ~_is_change(effects)))
             counts += WriteCounts(updated=-count, unchanged=count)
-        return StagedTablet(tablet.id, rowsets, deltas, counts, tombstones)
+            resolved = resolved._replace(counts=counts)
+        if ordering is not None:
+            resolved = resolved._replace(ordering=ordering, deletes=_newest_deletes(keyed))
+        return resolved
+
+    def _keyed(self, batch: OperationBatch) -> tuple[KeyArray, KeyedOperations, bool]:
+        """Return the keys of a batch, ascending, their operations, and whether a key repeats."""
+        order = batch.sort_order()
+        keys = batch.keys.take(order)
+        repeats = keys.equals_previous()
+        keyed = KeyedOperations(
+            rows=batch.row_numbers[order],
+            group=np.cumsum(~repeats) - 1,
+            operations=batch.operations[order],
+            key_count=int(np.count_nonzero(~repeats)),
+        )
+        has_repeats = bool(repeats.any())
+        if has_repeats:
+            keys = keys.take(np.flatnonzero(~repeats))
+            if self.spec.is_merge:
+                keyed = keyed.inserts_first()
+        return keys, keyed, has_repeats
+
+    def changes(
+        self, resolved: ResolvedRows, timestamp: int
+    ) -> tuple[RowChanges, np.ndarray] | None:
+        """Return the effects as a record of the log, and int64[m]: which of the keys it changes.
+
+        None where nothing changes.
+        """
+        effects = resolved.effects
+        is_insert = effects.action == ACTION_INSERT
+        is_changed = (effects.action >= ACTION_UPDATE) & _is_change(effects)
+        at = np.flatnonzero(is_insert | is_changed)
+        if not len(at):
+            return None
+        is_insert, is_delete = is_insert[at], effects.action[at] == ACTION_DELETE
+        key_columns, firsts = self.schema.key_columns, resolved.firsts[at]
+        columns = {c.id: resolved.rows.take(c.name, firsts) for c in key_columns}
+        is_set = {}
+        for column in self.schema.value_columns:
+            source = self._sources(resolved, column, at)
+            source[is_insert & (source == SOURCE_KEEP)] = SOURCE_DEFAULT
+            sets = source != SOURCE_KEEP
+            if sets.any():
+                columns[column.id] = _values(resolved.rows, column, source, len(at))
+            if not sets.all() and column.id in columns:
+                is_set[column.id] = sets
+        kept = np.where(is_insert, CHANGE_INSERT, CHANGE_UPDATE)
+        ops = np.where(is_delete, CHANGE_DELETE, kept).astype(np.uint8)
+        return RowChanges(timestamp, ops, columns, is_set), at
 
     def check_unchanged(self, keys: KeyArray, tablet: Tablet) -> None:
         """Raise ConflictError if any of ascending `keys` has changed since the write's `read_at`.
@@ -298,7 +312,7 @@ class Resolver:
             is_kept[at] &= ~old_rows.differ(rows, [column], keyed.group[at], numbers)[0]
         return is_kept
 
-    def _as_updates(self, resolved: _Resolved) -> _Resolved:
+    def _as_updates(self, resolved: ResolvedRows) -> ResolvedRows:
         """Return the rows of an overwrite with updates of all columns of those that are there."""
         effects, columns = resolved.effects, self.schema.value_columns
         is_update = resolved.locations.is_found & (effects.action == ACTION_INSERT)
@@ -309,11 +323,12 @@ class Resolver:
             effects,
             action=np.where(is_update, ACTION_UPDATE, effects.action),
             sources=[default if source is None else source for source in found],
-            counts=effects.counts + WriteCounts(inserted=-count, updated=count),
         )
-        return resolved._replace(effects=effects, names=[column.name for column in columns])
+        counts = resolved.counts + WriteCounts(inserted=-count, updated=count)
+        names = [column.name for column in columns]
+        return resolved._replace(effects=effects, names=names, counts=counts)
 
-    def _without_equal_cells(self, resolved: _Resolved, old_rows: _OldRows) -> _Resolved:
+    def _without_equal_cells(self, resolved: ResolvedRows, old_rows: _OldRows) -> ResolvedRows:
         """Return the rows without the cells that are equal to those of the row."""
         effects = resolved.effects
         updated = np.flatnonzero((effects.action == ACTION_UPDATE) & ~effects.is_replaced)
@@ -366,39 +381,27 @@ class Resolver:
         operations = KeyedOperations(found.rows[left], group, found.operations[left], len(kept))
         return keys.take(kept), locations.take(kept), operations
 
-    def _stage_tombstones(
-        self,
-        ordering: Ordering,
-        keys: KeyArray,
-        keyed: KeyedOperations,
-        tablet: Tablet,
-    ) -> StagedTombstones | None:
-        """Stage a tombstone with the ordering value of each delete, even of absent keys.
-
-        `keyed` has the operations of one key from the oldest to the newest, which decides.
-        """
-        newest = last_of_runs(keyed.group)
-        is_delete = keyed.operations[newest] >= Operation.DELETE
-        deletes, rows = np.flatnonzero(is_delete), keyed.rows[newest[is_delete]]
-        if not len(deletes):
+    def _stage_tombstones(self, resolved: ResolvedRows, tablet: Tablet) -> StagedTombstones | None:
+        """Stage a tombstone with the ordering value of each delete, even of absent keys."""
+        if resolved.ordering is None or resolved.deletes is None:
             return None
+        deletes, rows = resolved.deletes
         known = tablet.tombstones
         if self.spec.is_overwrite:
             known = replace(known, metas=())
         return known.stage(
-            keys.take(deletes),
-            ordering.values(rows),
-            column=ordering.column,
+            resolved.keys.take(deletes),
+            resolved.ordering.values(rows),
+            column=resolved.ordering.column,
             schema=self.schema,
             mark=self.mark,
-            file_system=self.file_system,
-            write_id=self.write_id,
+            files=self.files,
         )
 
     def _what(self) -> str:
         return self.spec.operation.label if self.spec.operation is not None else "mixed batch"
 
-    def _stage_inserts(self, resolved: _Resolved, tablet_id: str) -> tuple[RowSetMeta, ...]:
+    def _stage_inserts(self, resolved: ResolvedRows, tablet_id: str) -> tuple[RowSetMeta, ...]:
         keys = resolved.keys
         at = np.flatnonzero(resolved.effects.action == ACTION_INSERT)
         if not len(at):
@@ -406,7 +409,7 @@ class Resolver:
         rows = resolved.rows.rows
         new_keys = keys if len(at) == len(keys) else keys.take(at)
         folder = self.rowset_folder(tablet_id)
-        with RowSetWriter(self.file_system, folder, self.schema, self.write_id) as writer:
+        with RowSetWriter(self.files, folder, self.schema) as writer:
             # Rows are gathered a row group at a time: all of them would be a second copy of the
             # batch in memory. From many chunks more at once, as each costs a call for each column.
             step = group_rows_of(rows.nbytes // rows.num_rows)
@@ -417,7 +420,7 @@ class Resolver:
                 writer.add(RowImages(part_keys, self._new_rows(resolved, part)))
             return writer.finish()
 
-    def _new_rows(self, resolved: _Resolved, at: np.ndarray) -> pa.Table:
+    def _new_rows(self, resolved: ResolvedRows, at: np.ndarray) -> pa.Table:
         """Return the rows of int64[m] inserted keys, with all columns."""
         rows = resolved.rows
         arrays = [rows.take(name, resolved.firsts[at]) for name in self.schema.key_names]
@@ -426,7 +429,7 @@ class Resolver:
             arrays.append(_values(rows, column, None if source is None else source[at], len(at)))
         return pa.Table.from_arrays(arrays, schema=self.schema.arrow_schema())
 
-    def _stage_deltas(self, resolved: _Resolved, tablet: Tablet) -> tuple[StagedDelta, ...]:
+    def _stage_deltas(self, resolved: ResolvedRows, tablet: Tablet) -> tuple[StagedDelta, ...]:
         effects = resolved.effects
         changed = effects.action >= ACTION_UPDATE
         staged = []
@@ -440,7 +443,7 @@ class Resolver:
         return tuple(staged)
 
     def _stage_changes(
-        self, resolved: _Resolved, at: np.ndarray, tablet: Tablet
+        self, resolved: ResolvedRows, at: np.ndarray, tablet: Tablet
     ) -> list[StagedDelta]:
         """Write the changes of the keys `at` to a REDO file for each rowset, large ones to more.
 
@@ -462,29 +465,24 @@ class Resolver:
             cuts = itertools.pairwise([bound - group[0] for bound in group])
             changes = [without_unset(slice_rows(rows, *cut)) for cut in cuts]
             parts = list(zip(folders[len(metas) :], changes, strict=False))
-            metas += create_delta_files(self.file_system, "redo", parts, self.write_id)
+            metas += create_delta_files(self.files, "redo", parts)
         return [StagedDelta(*staged) for staged in zip(ids, metas, strict=True)]
 
     def stage_delta(self, tablet_id: str, rowset_id: str, delta: DeltaRows) -> StagedDelta:
         """Write one REDO file for a rowset, which may be one of the write itself."""
         folder = self.rowset_folder(tablet_id) / rowset_id
-        (meta,) = create_delta_files(self.file_system, "redo", [(folder, delta)], self.write_id)
-        return StagedDelta(rowset_id, meta)
+        return StagedDelta(rowset_id, create_delta_file(self.files, folder, "redo", delta))
 
     def rowset_folder(self, tablet_id: str) -> Path:
         """Return the folder of a tablet's rowsets."""
         return self.folder / TABLET_FOLDER / tablet_id / ROWSET_FOLDER
 
-    def _delta_rows(self, resolved: _Resolved, at: np.ndarray) -> DeltaRows:
+    def _delta_rows(self, resolved: ResolvedRows, at: np.ndarray) -> DeltaRows:
         effects = resolved.effects
         deletes = effects.action[at] == ACTION_DELETE
         columns = {}
         for column in self.schema.value_columns:
-            source = resolved.source_of(column)
-            source = np.full(len(at), SOURCE_KEEP) if source is None else source[at].copy()
-            # A row that was deleted and inserted again keeps no cell of the old one.
-            source[effects.is_replaced[at] & (source == SOURCE_KEEP)] = SOURCE_DEFAULT
-            source[deletes] = SOURCE_KEEP
+            source = self._sources(resolved, column, at)
             is_set = source != SOURCE_KEEP
             if is_set.any():
                 values = _values(resolved.rows, column, source, len(at))
@@ -492,7 +490,17 @@ class Resolver:
         ops = np.where(deletes, OP_DELETE, OP_UPDATE).astype(np.uint8)
         return DeltaRows(resolved.locations.rowid[at], ops, columns)
 
-    def _check_required(self, resolved: _Resolved) -> None:
+    def _sources(self, resolved: ResolvedRows, column: Column, at: np.ndarray) -> np.ndarray:
+        """Return where the cells of changed keys `at` come from, as an array of its own."""
+        effects = resolved.effects
+        found = resolved.source_of(column)
+        source = np.full(len(at), SOURCE_KEEP) if found is None else found[at].copy()
+        # A row that was deleted and inserted again keeps no cell of the old one.
+        source[effects.is_replaced[at] & (source == SOURCE_KEEP)] = SOURCE_DEFAULT
+        source[effects.action[at] == ACTION_DELETE] = SOURCE_KEEP
+        return source
+
+    def _check_required(self, resolved: ResolvedRows) -> None:
         """Refuse new rows without a value for a NOT NULL column that has no default."""
         effects = resolved.effects
         is_replaced = (effects.action == ACTION_UPDATE) & effects.is_replaced
@@ -515,6 +523,18 @@ def _is_change(effects: KeyEffects) -> np.ndarray:
         [differs, *(source != SOURCE_KEEP for source in effects.sources)]
     )
     return changed
+
+
+def _newest_deletes(keyed: KeyedOperations) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the keys of an ordered write that it deletes, and the rows that do; None for none.
+
+    `keyed` has the operations of one key from the oldest to the newest, which decides.
+    """
+    newest = last_of_runs(keyed.group)
+    is_delete = keyed.operations[newest] >= Operation.DELETE
+    if not is_delete.any():
+        return None
+    return np.flatnonzero(is_delete), keyed.rows[newest[is_delete]]
 
 
 def _groups(lengths: np.ndarray) -> Iterator[list[int]]:
@@ -549,69 +569,3 @@ def _values(rows: RowGather, column: Column, source: np.ndarray | None, count: i
     if column.write_default is None:
         return values
     return pc.if_else(pa.array(source == SOURCE_DEFAULT), default, values)
-
-
-@dataclass(frozen=True)
-class StagedDelta:
-    """A REDO file for an existing rowset."""
-
-    rowset_id: str
-    meta: DeltaFileMeta
-
-    @property
-    def is_no_op(self) -> bool:
-        """Whether the file changes nothing.
-
-        Its rows are key-only upserts, all null under ignore_null, or equal to those of the table.
-        It is kept until the commit only to check that its rows still exist.
-        """
-        return not self.meta.delete_count and not any(self.meta.update_counts.values())
-
-
-@dataclass(frozen=True)
-class StagedTablet:
-    """One part of a write in one tablet; small and picklable.
-
-    Parts of a write apply in order.
-    """
-
-    tablet_id: str
-    rowsets: tuple[RowSetMeta, ...] = ()
-    deltas: tuple[StagedDelta, ...] = ()
-    counts: WriteCounts = field(default_factory=WriteCounts)
-    tombstones: StagedTombstones | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the part changes nothing."""
-        return not self.rowsets and not self.deltas and self.tombstones is None
-
-    def files(self) -> Iterator[tuple[str, FileRef]]:
-        """Yield the part's files, with their paths in the tablet's folder."""
-        for meta in self.rowsets:
-            for ref in meta.file_refs:
-                yield f"{ROWSET_FOLDER}/{meta.id}/{ref.name}", ref
-        for delta in self.deltas:
-            yield f"{ROWSET_FOLDER}/{delta.rowset_id}/{delta.meta.ref.name}", delta.meta.ref
-        if self.tombstones is not None:
-            yield self.tombstones.meta.ref.name, self.tombstones.meta.ref
-
-    def without_no_ops(self) -> StagedTablet:
-        """Return the part without the files that change nothing, after the last conflict check."""
-        if not any(delta.is_no_op for delta in self.deltas):
-            return self
-        return replace(self, deltas=tuple(d for d in self.deltas if not d.is_no_op))
-
-    def with_masked_rowset(self, masked: RowSetMeta, masked_count: int) -> StagedTablet:
-        """Return the part with one of its rowsets replaced, `masked_count` rows fewer inserted."""
-        rowsets = tuple(masked if r.id == masked.id else r for r in self.rowsets)
-        counts = self.counts + WriteCounts(inserted=-masked_count)
-        return replace(self, rowsets=rowsets, counts=counts)
-
-    def with_delta(
-        self, old: StagedDelta, new: StagedDelta | None, counts: WriteCounts
-    ) -> StagedTablet:
-        """Return the part with `old` replaced (or dropped), and `counts` added to its own."""
-        replaced = (new if delta is old else delta for delta in self.deltas)
-        deltas = tuple(delta for delta in replaced if delta is not None)
-        return replace(self, deltas=deltas, counts=self.counts + counts)

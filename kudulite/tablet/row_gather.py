@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from kudulite.basefile.base_data import taken
+from kudulite.basefile.block_cache import taken
 
 # Half of the 2 GiB that one array holds, since some rows are larger than others.
 GATHERED_BYTES_MAX = 1 << 30

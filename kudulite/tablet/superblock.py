@@ -1,24 +1,27 @@
 """Superblock: one tablet's list of rowsets and files, as one JSON file.
 
-    {"format_version": 3, "tablet_id": "…", "wal_start": [segment, offset],
+    {"format_version": 5, "tablet_id": "…", "log_start": [segment, offset],
      "rowsets": [rowset, …],                                         rowset: see rowset_meta.py
      "tombstones": [file, …]}                                        file: see tombstones.py
 
-`wal_start` is a position in the write-ahead log. Records before it have been flushed to rowsets;
-records at or after it have not. Version 1 had no log, version 2 no tombstones. A superblock without
-tombstones is written as version 2. A manifest names the superblock of each tablet with its length
-and checksum. A commit or a memory flush writes a new superblock for each tablet that it changes;
-the old one stays for readers of the past.
+`log_start` is a position in the table's log. The tablet's rows before it have been flushed to
+rowsets. Those at or after it have not, unless they are before the `log_start` of the manifest. A
+manifest names the superblock of each tablet with its length and checksum. A commit or a memory
+flush writes a new superblock for each tablet that it changes; the old one stays for readers of the
+past.
 
 A tablet with many rowsets would write all of them again in each commit. Its superblocks therefore
 name an earlier one as their `base`, and list what differs:
 
-    {"format_version": 4, "tablet_id": …, "wal_start": …, "base": file, "tombstones": …,
+    {"format_version": 5, "tablet_id": …, "log_start": …, "base": file, "tombstones": …,
      "rowsets": [[start, stop], rowset, {"of": index, "redo": [delta, …], "end": timestamp}, …]}
 
 Rowsets `start` to `stop` - 1 of the base are the same; rowset `of` has more REDO files than in the
 base, or was ended. A file is less than half as long as its base. So a chain of n commits has at
 most log n files, and all its superblocks together have O(n log n) entries instead of n².
+
+Up to version 4 the tablet had a log of its own, in which its rows began at `wal_start`. Version 1
+had no log, version 2 no tombstones, version 3 no base, which those of version 4 always have.
 
 **Invariants**: (1) a superblock file never changes; (2) a base was durable before the file that
 names it; (3) a base lists only rowsets that the superblock has, so what a compaction or a purge has
@@ -43,14 +46,14 @@ from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.storage.file_system import FileRef, FileSystem, check_is_own
 from kudulite.storage.json_form import checked_name, readable
 from kudulite.storage.names import ROWSET_FOLDER, WAL_FOLDER
+from kudulite.storage.storage import FileRef, Storage, read_verified
 from kudulite.tablet.tombstones import TombstoneFileMeta
-from kudulite.wal.segment import WAL_BEGIN, WalPosition
+from kudulite.wal.segment import LOG_BEGIN, LogPosition
 
-FORMAT_VERSION = 4
-_VERSION_WITHOUT_TOMBSTONES, _VERSION_WITHOUT_BASE = 2, 3
+FORMAT_VERSION = 5
+_VERSION_WITHOUT_TOMBSTONES, _VERSION_OF_TABLET_LOGS = 2, 4
 # Shorter superblocks are written whole: a file takes a block of the disk anyway.
 BASE_BYTES_MIN = 16 << 10
 _LZ4_RATIO_MAX = 255  # no LZ4 block holds more
@@ -62,13 +65,14 @@ class Superblock:
 
     `tombstones` are the files of keys that ordered writes have deleted, oldest first. `file` is the
     file that it was read from, and `base` the superblock that this file names; changed copies keep
-    both.
+    both. `wal_start` is where the log of the tablet itself begins, in a table of an older format.
     """
 
     tablet_id: str
     rowsets: tuple[RowSetMeta, ...] = ()
-    wal_start: WalPosition = WAL_BEGIN
+    log_start: LogPosition = LOG_BEGIN
     tombstones: tuple[TombstoneFileMeta, ...] = ()
+    wal_start: LogPosition = LOG_BEGIN
     file: FileRef | None = field(default=None, compare=False, repr=False)
     base: Superblock | None = field(default=None, compare=False, repr=False)
 
@@ -101,16 +105,20 @@ class Superblock:
             if content is not None and 2 * len(content) < base.file.length:
                 return content, base
             base = base.base
+        return self._encoded([rowset.to_json() for rowset in self.rowsets]), None
+
+    def _encoded(self, rowsets: list[Any], base: FileRef | None = None) -> bytes:
         form: dict[str, object] = {
-            "format_version": _VERSION_WITHOUT_TOMBSTONES,
+            "format_version": FORMAT_VERSION,
             "tablet_id": self.tablet_id,
-            "wal_start": self.wal_start.to_json(),
-            "rowsets": [rowset.to_json() for rowset in self.rowsets],
+            "log_start": self.log_start.to_json(),
+            "rowsets": rowsets,
         }
+        if base is not None:
+            form["base"] = base.to_json()
         if self.tombstones:
-            form["format_version"] = _VERSION_WITHOUT_BASE
             form["tombstones"] = [file.to_json() for file in self.tombstones]
-        return json.dumps(form, separators=(",", ":")).encode(), None
+        return json.dumps(form, separators=(",", ":")).encode()
 
     def _encode_changes(self, base: Superblock, ref: FileRef) -> bytes | None:
         """Return the content of a file with this base, or None.
@@ -139,15 +147,7 @@ class Superblock:
                 entries.append(run)
         if known_count < len(base.rowsets):
             return None
-        form = {
-            "format_version": FORMAT_VERSION,
-            "tablet_id": self.tablet_id,
-            "wal_start": self.wal_start.to_json(),
-            "base": ref.to_json(),
-            "rowsets": entries,
-            "tombstones": [file.to_json() for file in self.tombstones],
-        }
-        return json.dumps(form, separators=(",", ":")).encode()
+        return self._encoded(entries, ref)
 
     @staticmethod
     def decode(
@@ -161,17 +161,20 @@ class Superblock:
             value = json.loads(content)
             version = value["format_version"]
             if 1 <= version <= FORMAT_VERSION:
-                base = None
-                if version > _VERSION_WITHOUT_BASE:
+                base, has_base = None, "base" in value
+                if has_base:
                     base = _read_base(FileRef.from_json(value["base"]), len(content), base_of)
                 rowsets = _rowsets_of(value["rowsets"], base)
-                for rowset in rowsets:
-                    _check_numbers(rowset)
-                start = WalPosition.from_json(value["wal_start"]) if version > 1 else WAL_BEGIN
-                files = value["tombstones"] if version > _VERSION_WITHOUT_TOMBSTONES else ()
+                is_old = version <= _VERSION_OF_TABLET_LOGS
+                start, of_tablet = LOG_BEGIN, LOG_BEGIN
+                if not is_old:
+                    start = LogPosition.from_json(value["log_start"])
+                elif version > 1:
+                    of_tablet = LogPosition.from_json(value["wal_start"])
+                files = value.get("tombstones", ())
                 tombstones = tuple(TombstoneFileMeta.from_json(file) for file in files)
                 tablet_id = checked_name(value["tablet_id"], "tablet id")
-                return Superblock(tablet_id, rowsets, start, tombstones, base=base)
+                return Superblock(tablet_id, rowsets, start, tombstones, of_tablet, base=base)
         raise FormatVersionError(
             f"{source}: superblock of format version {version}, known: 1 to {FORMAT_VERSION};"
             " upgrade kudulite to read it"
@@ -199,9 +202,8 @@ def _read_base(
 
 
 def _rowsets_of(entries: Sequence[Any], base: Superblock | None) -> tuple[RowSetMeta, ...]:
-    if base is None:
-        return tuple(map(RowSetMeta.from_json, entries))
-    known, rowsets = base.rowsets, list[RowSetMeta]()
+    """Return the rowsets of a file; those of its base were checked when that was read."""
+    known, rowsets = () if base is None else base.rowsets, list[RowSetMeta]()
     for entry in entries:
         if isinstance(entry, list):
             start, stop = map(index, entry)
@@ -213,18 +215,19 @@ def _rowsets_of(entries: Sequence[Any], base: Superblock | None) -> tuple[RowSet
             if not 0 <= place < len(known):
                 raise ValueError(f"rowset {place} of a base with {len(known)}")
             end = index(entry["end"]) if "end" in entry else known[place].delete_timestamp
-            rowset = known[place].with_redo(tuple(redo))
-            rowsets.append(replace(rowset, delete_timestamp=end))
+            rowset = replace(known[place].with_redo(tuple(redo)), delete_timestamp=end)
+            _check_numbers(rowset, len(known[place].redo))
+            rowsets.append(rowset)
         else:
-            rowsets.append(RowSetMeta.from_json(entry))
+            rowset = RowSetMeta.from_json(entry)
+            _check_numbers(rowset)
+            rowsets.append(rowset)
         if len(rowsets) > len(known) + len(entries):
             raise ValueError(f"{len(rowsets)} rowsets of a base with {len(known)}")
     return tuple(rowsets)
 
 
-def read_superblock(
-    file_system: FileSystem, folder: Path, ref: FileRef, cache: BlockCache
-) -> Superblock:
+def read_superblock(storage: Storage, folder: Path, ref: FileRef, cache: BlockCache) -> Superblock:
     """Read a superblock of the tablet in `folder`, and its bases unless the cache has them.
 
     Raises StorageError, CorruptionError.
@@ -232,31 +235,45 @@ def read_superblock(
 
     def base_of(ref: FileRef) -> Superblock:
         def load() -> tuple[Superblock, int]:
-            return read_superblock(file_system, folder, ref, cache), ref.length
+            return read_superblock(storage, folder, ref, cache), ref.length
 
-        found: Superblock = cache.get_or_load(str(folder / ref.name), load)
+        found: Superblock = cache.get_or_load(_key_of_base(folder, ref), load)
         return found
 
     for own in (folder, folder / ROWSET_FOLDER, folder / WAL_FOLDER):
-        check_is_own(own)
+        storage.check_folder(own)
     path = folder / ref.name
-    superblock = Superblock.decode(file_system.read_verified(path, ref), str(path), base_of)
+    superblock = Superblock.decode(read_verified(storage, path, ref), str(path), base_of)
     if superblock.tablet_id != folder.name:
         raise CorruptionError(f"{path}: of tablet {superblock.tablet_id}, not {folder.name}")
     return replace(superblock, file=ref)
 
 
-def _check_numbers(meta: RowSetMeta) -> None:
+def read_earlier_superblock(
+    storage: Storage, folder: Path, ref: FileRef, cache: BlockCache
+) -> Superblock:
+    """Return a superblock that the cache has as the base of a later one; else read it."""
+    found: Superblock | None = cache.get(_key_of_base(folder, ref))
+    return read_superblock(storage, folder, ref, cache) if found is None else found
+
+
+def _key_of_base(folder: Path, ref: FileRef) -> str:
+    return str(folder / ref.name)
+
+
+def _check_numbers(meta: RowSetMeta, known_count: int | None = None) -> None:
     """Raise ValueError for numbers that contradict each other, or that no file can hold.
 
     So that no loop or allocation of a reader depends on a number of a file that was tampered with.
+    Of a rowset of the base, its first `known_count` REDO files and all UNDO files were checked.
     """
     counts = {
         "rows": (meta.row_count, 1, _most_rows(meta.key_index)),
         "rows in a row group": (meta.rows_per_group, 1, ROW_GROUP_ROWS),
         "as the time of its end": (meta.delete_timestamp or 0, 0, TIMESTAMP_MAX),
     }
-    for delta in (*meta.redo, *meta.undo):
+    deltas = (*meta.redo, *meta.undo) if known_count is None else meta.redo[known_count:]
+    for delta in deltas:
         counts[f"changes in {delta.ref.name}"] = (delta.row_count, 1, _most_rows(delta.ref))
         parts = max((delta.delete_count + delta.reinsert_count, *delta.update_counts.values()))
         counts[f"changes of one kind in {delta.ref.name}"] = (parts, 0, delta.row_count)

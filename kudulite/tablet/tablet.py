@@ -7,14 +7,14 @@ as the last rowset.
 
 **Threads**: any number may read. Lock order (a writer takes the locks from first to last): the
 queue of a tablet's row writers within the process (writes/row_write.py); the tablet locks between
-processes, in tablet-id order (storage/tablet_lock.py); the mutex of a tablet's memory
+processes, in tablet-id order (storage/table_lock.py); the mutex of a tablet's memory
 (mem_stores.py); then the block cache's lock and the mutexes of single stores, which are leaves.
 Readers take only the last three.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,8 @@ from kudulite.rowset.memrowset import MemRowSetSnapshot
 from kudulite.rowset.rowset import RowSet
 from kudulite.rowset.rowset_diff import NewestChanges
 from kudulite.rowset.rowset_tree import RowSetTree
-from kudulite.storage.names import ROWSET_FOLDER, WAL_FOLDER
+from kudulite.storage.names import ROWSET_FOLDER
+from kudulite.storage.storage import FileRef
 from kudulite.tablet.superblock import Superblock
 from kudulite.tablet.tombstones import Tombstones
 
@@ -59,6 +60,10 @@ class RowLocations:
         """Return the locations of some of the keys."""
         return RowLocations(self.rowset_index[indices], self.rowid[indices])
 
+    def slice(self, start: int, stop: int) -> RowLocations:
+        """Return the locations [start, stop), without a copy."""
+        return RowLocations(self.rowset_index[start:stop], self.rowid[start:stop])
+
     @staticmethod
     def nowhere(count: int) -> RowLocations:
         """Return the locations of `count` keys that are not live."""
@@ -79,7 +84,6 @@ class Tablet:
         self.superblock = superblock
         self.id = superblock.tablet_id
         self.folder = folder
-        self.wal_folder = folder / WAL_FOLDER
         self.disk_rowsets = tuple(disk_rowsets)
         self.tombstones = tombstones
         self.memrowset = memrowset
@@ -118,6 +122,15 @@ class Tablet:
         """Return a DiskRowSet by id, or None if this version does not have it."""
         index = self._disk_index.get(rowset_id)
         return None if index is None else self.disk_rowsets[index]
+
+    def files(self) -> Iterator[tuple[Path, FileRef]]:
+        """Yield the files of the superblock, with their paths, and its own."""
+        own = [] if self.superblock.file is None else [self.superblock.file]
+        for ref in (*own, *self.superblock.tablet_file_refs):
+            yield self.folder / ref.name, ref
+        for rowset in self.disk_rowsets:
+            for ref in rowset.meta.file_refs:
+                yield rowset.folder / ref.name, ref
 
     def replaced_files(self, before: Superblock) -> set[str]:
         """Return the paths of the rowset files of an earlier superblock that are not in this."""

@@ -52,9 +52,9 @@ from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import widened
-from kudulite.storage.file_system import FileRef, FileSystem, check_content, read_file
 from kudulite.storage.json_form import readable
-from kudulite.storage.names import new_file_name
+from kudulite.storage.new_files import NewFiles
+from kudulite.storage.storage import FileRef, Storage, read_verified
 from kudulite.storage.storage_error import arrow_errors
 
 _STEP = 2
@@ -105,8 +105,7 @@ class Tombstones:
         column: Column,
         schema: Schema,
         mark: int,
-        file_system: FileSystem,
-        write_id: str | None,
+        files: NewFiles,
     ) -> StagedTombstones:
         """Write the deletes of ascending `keys` (at least one) to a new file of a bulk write.
 
@@ -132,10 +131,10 @@ class Tombstones:
             row_count += meta.row_count
             replaced.add(meta.ref.name)
         joined = _joined(parts[::-1])
-        new = write_tombstones(file_system, self.folder, column.id, joined, write_id)
+        new = write_tombstones(files, self.folder, column.id, joined)
         return StagedTombstones(new, frozenset(replaced))
 
-    def without(self, file_system: FileSystem, keys: KeyArray) -> tuple[TombstoneFileMeta, ...]:
+    def without(self, files: NewFiles, keys: KeyArray) -> tuple[TombstoneFileMeta, ...]:
         """Rewrite the files that hold any of ascending `keys` without them, in the tablet's folder.
 
         Returns the entries of all files after that.
@@ -148,7 +147,7 @@ class Tombstones:
                 metas.append(meta)
             elif len(left):
                 rest = rows.take(left)
-                metas.append(write_tombstones(file_system, self.folder, meta.column_id, rest))
+                metas.append(write_tombstones(files, self.folder, meta.column_id, rest))
         return tuple(metas)
 
     def _rows(self, meta: TombstoneFileMeta, column: Column) -> TombstoneRows:
@@ -163,7 +162,7 @@ class Tombstones:
         path = self.folder / meta.ref.name
 
         def load() -> tuple[TombstoneRows, int]:
-            rows = read_tombstones(path, meta)
+            rows = read_tombstones(self.cache.storage, path, meta)
             return rows, rows.nbytes
 
         rows: TombstoneRows = self.cache.get_or_load(str(path), load)
@@ -256,13 +255,9 @@ class TombstoneFileMeta:
 
 
 def write_tombstones(
-    file_system: FileSystem,
-    folder: Path,
-    column_id: int,
-    rows: TombstoneRows,
-    write_id: str | None = None,
+    files: NewFiles, folder: Path, column_id: int, rows: TombstoneRows
 ) -> TombstoneFileMeta:
-    """Write `rows` (at least one) to a new file, durable except its name. Raises StorageError."""
+    """Write `rows` (at least one) to a new file; the caller syncs `files`. Raises StorageError."""
     assert len(rows)
     assert rows.keys.is_sorted(strict=True)
     header = {"format_version": FORMAT_VERSION, "width": rows.keys.width}
@@ -270,7 +265,7 @@ def write_tombstones(
     batch = pa.RecordBatch.from_arrays(arrays, names=_NAMES)
     batch = batch.replace_schema_metadata({_METADATA_KEY: json.dumps(header).encode()})
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-    with file_system.open_sink(folder / new_file_name("tombstone", write_id)) as sink:
+    with files.sink(folder, "tombstone") as sink:
         file = pa.PythonFile(sink, mode="w")
         with pa.ipc.new_file(file, batch.schema, options=options) as writer:
             writer.write_batch(batch)
@@ -281,10 +276,9 @@ def write_tombstones(
     return TombstoneFileMeta(ref, column_id, len(rows), first, last)
 
 
-def read_tombstones(path: Path, meta: TombstoneFileMeta) -> TombstoneRows:
+def read_tombstones(storage: Storage, path: Path, meta: TombstoneFileMeta) -> TombstoneRows:
     """Return the deletes of a file, all with timestamps. Raises StorageError, CorruptionError."""
-    content = read_file(path)
-    check_content(path, content, meta.ref)
+    content = read_verified(storage, path, meta.ref)
     with arrow_errors(path, "not a file of tombstones"):
         table = pa.ipc.open_file(content).read_all()
         table.validate(full=True)

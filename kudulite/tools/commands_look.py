@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import datetime
 import itertools
-import os
 import shutil
 import time
+from os.path import abspath
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +26,7 @@ from kudulite.errors import NotFoundError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.shown.openmetrics import Family, openmetrics
 from kudulite.shown.progress import Progress, byte_text
+from kudulite.table.environment import default_environment
 from kudulite.tools.dump import dump as dump_file
 from kudulite.tools.dump import table_folder_of
 from kudulite.tools.output import (
@@ -256,9 +257,10 @@ def dump(
     as_json: AsJson = False,
 ) -> None:
     """Show the content of a table's files: versions, rowsets, base data, deltas, logs, locks."""
-    place = Path(os.path.abspath(path))
+    place = Path(abspath(path))
     with Progress(f"reading {path}"):
-        found = dump_file(open_store(str(table_folder_of(place))), place, limit)
+        folder = table_folder_of(default_environment().storage, place)
+        found = dump_file(open_store(str(folder)), place, limit)
     if as_json:
         print_json(found)
         return

@@ -100,8 +100,9 @@ def _column_sizes(store: TableStore) -> Iterator[dict[str, Any]]:
     }
     for folder, meta in _rowsets(store):
         for base in meta.base:
-            file = BaseDataFile(folder / base.ref.name, base.ref)
-            _add_file(figures, file, pq.read_metadata(file.path))
+            path, ref = folder / base.ref.name, base.ref
+            file = BaseDataFile(store.storage, path, ref)
+            _add_file(figures, file, pq.read_metadata(store.storage.open(path, ref)))
     for column in schema.columns:
         found = figures[column.id]
         low, high = _range(found.pop("ends"))

@@ -252,6 +252,8 @@ def drop(
 ) -> None:
     """Delete a table with all its history; asks first."""
     table = kudulite.open_table(path)
+    if not yes:
+        table.flush()  # what is written to the log from now on keeps the table
     count, version = len(table), table.version
     seconds = None if reserve is None else _seconds(reserve)
     if not yes:

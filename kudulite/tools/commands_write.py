@@ -317,7 +317,7 @@ def _columns(
 
 
 def print_result(result: kudulite.WriteResult, as_json: bool) -> None:
-    """Print the row counts of a write and its version."""
+    """Print the row counts of a write and its moment."""
     counts: dict[str, Any] = {
         name: getattr(result, name)
         for name in ("inserted", "updated", "deleted", "ignored", "unchanged")
@@ -326,7 +326,7 @@ def print_result(result: kudulite.WriteResult, as_json: bool) -> None:
         print_json({**counts, "timestamp": result.timestamp, "version": result.version})
     else:
         said = [f"{count:,} {name}" for name, count in counts.items() if count]
-        print(f"{', '.join(said) or 'nothing changed'}; version {result.version}")
+        print(f"{', '.join(said) or 'nothing changed'}, at {result.timestamp}")
 
 
 _HOSTS = np.array([f"host-{number:03d}" for number in range(200)], object)

@@ -24,30 +24,30 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from kudulite.basefile.base_data import check_chunks
 from kudulite.basefile.bloom import BloomFilter
+from kudulite.basefile.footer import check_chunks
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE
 from kudulite.errors import KuduliteError, OptionError
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.model.values import python_rows, python_values
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.storage.checked_json import decode_checked_json
-from kudulite.storage.file_system import FileRef, read_file, verify_file
 from kudulite.storage.names import (
     LOCK_NAME,
+    LOG_FOLDER,
     MANIFEST_FOLDER,
     ROWSET_FOLDER,
-    WAL_FOLDER,
     kind_of,
     version_of,
 )
+from kudulite.storage.storage import FileRef, Storage, verify_file
 from kudulite.storage.storage_error import arrow_errors
-from kudulite.storage.tablet_lock import read_lock_file
+from kudulite.storage.table_lock import read_lock_file
 from kudulite.table.table_store import TableStore
-from kudulite.wal.record_format import Record
+from kudulite.wal.log_reader import read_log
+from kudulite.wal.record_format import Record, RecordDecoder
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
-from kudulite.wal.segment import SEGMENT_HEADER_BYTES, WalPosition
-from kudulite.wal.wal_reader import read_wal
+from kudulite.wal.segment import SEGMENT_HEADER_BYTES, LogPosition, list_segments, segment_path
 
 _DELTA_OPS = {OP_UPDATE: "UPDATE", OP_DELETE: "DELETE", OP_REINSERT: "REINSERT"}
 
@@ -70,48 +70,49 @@ def dump(store: TableStore, path: Path, limit: int) -> Dump:
     if path == store.folder:
         return Dump(decode_checked_json(store.newest().encode(), str(path), "a manifest"), [])
     if path.parent.name == MANIFEST_FOLDER and version_of(name) is not None:
-        return Dump(decode_checked_json(read_file(path), str(path), "a manifest"), [])
+        return Dump(decode_checked_json(store.storage.read(path), str(path), "a manifest"), [])
     if kind_of(name) == "superblock":
-        return Dump(json.loads(read_file(path)), [])
+        return Dump(json.loads(store.storage.read(path)), [])
     if name == LOCK_NAME:
-        return Dump(_lock(path), [])
-    if path.parent.name == WAL_FOLDER:
+        return Dump(_lock(store.storage, path), [])
+    if path.parent.name == LOG_FOLDER:
         return _log(store, path, limit)
-    if name == WAL_FOLDER and path.is_dir():
+    if name == LOG_FOLDER and store.storage.is_folder(path):
         return _segments(store, path)
-    if path.is_dir() and path.parent.name == ROWSET_FOLDER:
+    if store.storage.is_folder(path) and path.parent.name == ROWSET_FOLDER:
         meta = _meta_of(store, path)
         return Dump({} if meta is None else meta.to_json(), [])
     kind = kind_of(name)
-    if kind is not None:
-        about = {"kind": kind, **_checked(path, _known_ref(store, path))}
+    if kind in _READERS:
+        about = {"kind": kind, **_checked(store.storage, path, _known_ref(store, path))}
         try:
             with arrow_errors(path, "cannot be read"):
-                found = _READERS[kind](path, limit)
+                found = _READERS[kind](store.storage, path, limit)
         except KuduliteError as error:
             return Dump({**about, "problem": str(error)}, [])
         return Dump({**about, **found.about}, found.rows)
     raise OptionError(
         f"{path}: not one of a table's files; known are the table's folder, versions in manifest/,"
-        " superblocks, lock, rowset/<id> and the files in it, tombstone- files, wal/<n>.log"
+        " lock, log/<n>.log, superblocks, rowset/<id> and the files in it, tombstone- files"
     )
 
 
-def table_folder_of(path: Path) -> Path:
+def table_folder_of(storage: Storage, path: Path) -> Path:
     """Return the folder of the table that `path` belongs to. Raises OptionError."""
     for folder in (path, *path.parents):
-        if (folder / MANIFEST_FOLDER).is_dir():
+        if storage.is_folder(folder / MANIFEST_FOLDER):
             return folder
     raise OptionError(f"{path}: neither a kudulite table nor inside one")
 
 
-def _lock(path: Path) -> dict[str, Any]:
-    safe, end = read_lock_file(path)
-    holder = read_file(path)[20:220].decode(errors="replace").strip(" \0")
+def _lock(storage: Storage, path: Path) -> dict[str, Any]:
+    state = read_lock_file(path)
+    safe, end = state.safe_timestamp, state.log_end
+    holder = storage.read(path)[20:220].decode(errors="replace").strip(" \0")
     return {
         "safe_timestamp": safe,
         "safe_moment": format_timestamp(safe) if safe else None,
-        "wal_end": None if end is None else list(end),
+        "log_end": None if end is None else list(end),
         "announced": holder,
     }
 
@@ -135,21 +136,22 @@ def _known_ref(store: TableStore, path: Path) -> FileRef | None:
     return next((ref for ref in refs if ref.name == path.name), None)
 
 
-def _checked(path: Path, known: FileRef | None) -> dict[str, Any]:
+def _checked(storage: Storage, path: Path, known: FileRef | None) -> dict[str, Any]:
     """Return whether the file matches its entry in the newest version."""
     if known is None:
-        return {"length": path.stat().st_size, "checked": "not in the newest version"}
+        return {"length": storage.length(path), "checked": "not in the newest version"}
     try:
-        verify_file(path, known)
+        verify_file(storage, path, known)
     except KuduliteError as error:
-        return {"length": path.stat().st_size, "checked": f"WRONG: {error}"}
+        return {"length": storage.length(path), "checked": f"WRONG: {error}"}
     return {"length": known.length, "checked": f"as it was written, CRC {known.crc32:#010x}"}
 
 
-def _base(path: Path, limit: int) -> Dump:
-    with pq.ParquetFile(path) as file:
+def _base(storage: Storage, path: Path, limit: int) -> Dump:
+    content = _content(storage, path)
+    with pq.ParquetFile(content) as file:
         metadata = file.metadata
-        check_chunks(metadata, pa.memory_map(str(path)).read_buffer())
+        check_chunks(metadata, content)
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         about = {
             "row_count": metadata.num_rows,
@@ -174,14 +176,19 @@ def _base(path: Path, limit: int) -> Dump:
         return Dump(about, [{"rowid": rowid, **row} for rowid, row in enumerate(rows)])
 
 
-def _arrow_rows(path: Path) -> pa.Table:
-    with pa.ipc.open_file(pa.memory_map(str(path))) as file:
+def _content(storage: Storage, path: Path) -> pa.Buffer:
+    ref = FileRef(path.name, storage.length(path), crc32=0)
+    return storage.open(path, ref).read_buffer()
+
+
+def _arrow_rows(storage: Storage, path: Path) -> pa.Table:
+    with pa.ipc.open_file(_content(storage, path)) as file:
         return file.read_all()
 
 
-def _deltas(path: Path, limit: int) -> Dump:
+def _deltas(storage: Storage, path: Path, limit: int) -> Dump:
     """Return changes in the order of the file, with the cells that they set."""
-    batch = _arrow_rows(path)
+    batch = _arrow_rows(storage, path)
     names, ops = batch.schema.names, batch.column("op").to_numpy()
     counts = {name: int(np.count_nonzero(ops == op)) for op, name in _DELTA_OPS.items()}
     about = {
@@ -203,35 +210,41 @@ def _deltas(path: Path, limit: int) -> Dump:
     return Dump(about, rows)
 
 
-def _keys(path: Path, limit: int) -> Dump:
-    found = _arrow_rows(path)
+def _keys(storage: Storage, path: Path, limit: int) -> Dump:
+    found = _arrow_rows(storage, path)
     header = json.loads((found.schema.metadata or {})[b"kudulite.key_index"])
     keys = found.column(0).slice(0, limit).to_pylist()
     return Dump(header, [{"rowid": rowid, "key": key.hex()} for rowid, key in enumerate(keys)])
 
 
-def _bloom(path: Path, _limit: int) -> Dump:
-    bloom = BloomFilter(path, read_file(path))
+def _bloom(storage: Storage, path: Path, _limit: int) -> Dump:
+    bloom = BloomFilter(path, storage.read(path))
     return Dump({"block_count": bloom.block_count, "key_count": bloom.key_count}, [])
 
 
-def _tombstones(path: Path, limit: int) -> Dump:
-    found = _arrow_rows(path)
+def _tombstones(storage: Storage, path: Path, limit: int) -> Dump:
+    found = _arrow_rows(storage, path)
     rows = [{**row, "key": row["key"].hex()} for row in python_rows(found.slice(0, limit))]
     return Dump({"row_count": found.num_rows, "value": str(found.schema.field("value").type)}, rows)
 
 
 def _log(store: TableStore, path: Path, limit: int) -> Dump:
-    """Return the records of one segment, without a torn end, as a reader sees them."""
+    """Return the commits of one segment, without a torn end, as a reader sees them."""
     segment = int(path.stem)
-    newest, folder = store.newest(), path.parent
-    start = WalPosition(segment, SEGMENT_HEADER_BYTES)
-    is_last = segment == max(int(other.stem) for other in folder.glob("*.log"))
-    end = None if is_last else WalPosition(segment, path.stat().st_size)
-    tail = read_wal(folder, start, end, newest.schema)
+    newest, folder, storage = store.newest(), path.parent, store.storage
+    start = LogPosition(segment, SEGMENT_HEADER_BYTES)
+    is_last = segment == list_segments(storage, folder)[-1]
+    end = None if is_last else LogPosition(segment, storage.length(path))
+    tail = read_log(storage, folder, newest.table_id, start, end)
+    decoder = RecordDecoder(newest.schema)
+    records = [
+        (tablet_id, decoder.decode_rows(commit.timestamp, content))
+        for commit in tail.commits
+        for tablet_id, content in commit.parts.items()
+    ]
     names = {column.id: column.name for column in newest.schema.columns}
     rows: list[dict[str, Any]] = []
-    for record in tail.records:
+    for tablet_id, record in records:
         if len(rows) >= limit:
             break
         columns = {
@@ -243,15 +256,16 @@ def _log(store: TableStore, path: Path, limit: int) -> Dump:
                 for i, (values, is_set) in columns.items()
                 if is_set is None or is_set[number]
             }
-            rows.append({"timestamp": record.timestamp, "op": _CHANGES[op], **cells})
+            facts = {"timestamp": record.timestamp, "tablet": tablet_id, "op": _CHANGES[op]}
+            rows.append({**facts, **cells})
     about = {
         "kind": "log",
-        "length": path.stat().st_size,
+        "length": storage.length(path),
         "end": tail.end.to_json(),
-        "record_count": len(tail.records),
-        "row_count": sum(record.row_count for record in tail.records),
-        "operations": _operation_counts(tail.records),
-        "timestamps": [r.timestamp for r in (tail.records[:1] + tail.records[-1:])],
+        "commit_count": len(tail.commits),
+        "row_count": sum(record.row_count for _, record in records),
+        "operations": _operation_counts([record for _, record in records]),
+        "timestamps": [c.timestamp for c in (tail.commits[:1] + tail.commits[-1:])],
     }
     return Dump(about, rows)
 
@@ -264,15 +278,15 @@ def _operation_counts(records: Sequence[Record]) -> dict[str, int]:
 def _segments(store: TableStore, folder: Path) -> Dump:
     """Return the counts of each segment of a log, and of all together."""
     rows = []
-    for path in sorted(folder.glob("*.log")):
-        found = _log(store, path, 0).about
-        counts = {name: found[name] for name in ("length", "record_count", "row_count")}
+    for segment in list_segments(store.storage, folder):
+        found = _log(store, segment_path(folder, segment), 0).about
+        counts = {name: found[name] for name in ("length", "commit_count", "row_count")}
         times = [*found["timestamps"], None, None]
         ends = {"first": times[0], "last": times[1] or times[0]}
-        rows.append({"segment": int(path.stem), **counts, **found["operations"], **ends})
-    names = ("length", "record_count", "row_count", *_CHANGES.values())
+        rows.append({"segment": segment, **counts, **found["operations"], **ends})
+    names = ("length", "commit_count", "row_count", *_CHANGES.values())
     totals = {name: sum(row[name] for row in rows) for name in names}
-    return Dump({"kind": "wal", "segments": len(rows), **totals}, rows)
+    return Dump({"kind": "log", "segments": len(rows), **totals}, rows)
 
 
 _CHANGES = {CHANGE_INSERT: "INSERT", CHANGE_UPDATE: "UPDATE", CHANGE_DELETE: "DELETE"}

@@ -104,20 +104,29 @@ def fields_text(fields: Mapping[str, Any]) -> str:
 def print_rows(
     names: Sequence[str], rows: Iterable[Sequence[Any]], *, thousands: bool = False
 ) -> None:
-    """Print a table with numbers to the right; `thousands` separates groups of three digits."""
+    """Print a table with numbers to the right; `thousands` separates groups of three digits.
+
+    A cell without a value is blank.
+    """
     cells = [list(row) for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, name in enumerate(names):
         is_number = all(
-            isinstance(row[index], int | float) and not isinstance(row[index], Timestamp)
+            isinstance(row[index], int | float | None) and not isinstance(row[index], Timestamp)
             for row in cells
         )
         table.add_column(name, justify="right" if is_number and cells else "left", no_wrap=True)
     for row in cells:
-        table.add_row(*(f"{v:,}" if thousands and type(v) is int else str(v) for v in row))
+        table.add_row(*(_shown(value, thousands) for value in row))
     # A table that is piped is not cut to the width of a terminal; the width must be the console's.
     width = None if Console().is_terminal else PIPE_WIDTH
     Console(markup=False, highlight=False, width=width).print(table)
+
+
+def _shown(value: object, thousands: bool) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if thousands and type(value) is int else str(value)
 
 
 class RowFormat(enum.StrEnum):

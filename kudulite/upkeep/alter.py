@@ -1,7 +1,7 @@
 """Alteration of a table: schema, range partitions, retention, owner, comment, in one version.
 
-    1  take the locks of all tablets         no commit is under way, none can begin
-    2  flush the tablets' logs               their records have the old schema
+    1  take the table's lock                 no commit is under way, none can begin
+    2  flush the log                         its records have the old schema
     3  make the new version's parts          schema, partitioning; folders of added tablets
     4  put-if-absent of the next manifest    the alteration
 
@@ -19,13 +19,12 @@ manifest's `dropped`, with the bounds of the range. A read at S < T includes the
 before the ancient history mark, the range leaves the manifest and garbage collection removes the
 folders. Tablets that never had a row are left out at once.
 
-T is above every timestamp used and every safe timestamp in the table, so no earlier read changes.
-All later writes are after T.
+T is above every timestamp used in the table and its safe timestamp, so no earlier read changes. All
+later writes are after T.
 
-**Invariants**: (1) the safe timestamp of an added tablet is at or above that of every other tablet
-and every drop, so that a snapshot chosen before covers it, and a key is live at S in at most one
-tablet; (2) a range that is dropped and added again in the same alteration is empty; (3) a dropped
-tablet never changes: its log is empty, and nothing writes, flushes or compacts it.
+**Invariants**: (1) a key is live at S in at most one tablet; (2) a range that is dropped and added
+again in the same alteration is empty; (3) a dropped tablet never changes: the log has no rows of
+it, and nothing writes, flushes or compacts it.
 
 **Threads**: any.
 
@@ -35,7 +34,7 @@ tablet never changes: its log is empty, and nothing writes, flushes or compacts 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,8 +56,8 @@ from kudulite.chain.partition import (
 from kudulite.chain.schema_history import SchemaChange
 from kudulite.errors import KuduliteError, NotSupportedError, SchemaError, UsageError
 from kudulite.model.schema import Column, Schema
-from kudulite.storage.tablet_lock import TabletLock
-from kudulite.table.memory_flush import flushed_under_locks
+from kudulite.storage.table_lock import TableLock
+from kudulite.table.memory_flush import flushed_under_lock
 from kudulite.table.publication import publish_alone, version_timestamp
 from kudulite.table.snapshot import ancient_history_mark, is_mark_still_valid
 from kudulite.table.table_store import TableStore
@@ -152,11 +151,10 @@ def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
 
     Raises SchemaError, NotSupportedError, LockTimeoutError, StorageError, ConflictError.
     """
-    with ExitStack() as stack:
-        locks = store.lock_all(stack, "alteration")
-        # Rowsets take over what the logs hold: records are only read under the schema that they
+    with store.locked("alteration") as lock:
+        # Rowsets take over what the log holds: records are only read under the schema that they
         # were written under.
-        newest = flushed_under_locks(store, store.newest(), locks)
+        newest = flushed_under_lock(store, store.newest(), lock)
         draft = TableDraft.of(newest)
         try:
             for step in steps:
@@ -164,7 +162,7 @@ def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
             partition = _partition_of(draft, newest)
         except (SchemaError, NotSupportedError) as error:
             raise type(error)(f"table {store.name!r}: {error}") from error
-        tablets = _Tablets(store, newest, locks)
+        tablets = _Tablets(store, newest, lock)
         try:
             return tablets.publish(draft, partition, is_altered=bool(steps))
         except BaseException:
@@ -190,7 +188,7 @@ class _Tablets:
 
     store: TableStore
     old: Manifest
-    locks: Mapping[str, TabletLock]
+    lock: TableLock
     _created: tuple[TabletEntry, ...] = ()
     _timestamp: int = 0  # of the version
 
@@ -201,14 +199,11 @@ class _Tablets:
 
         Return the ranges that are dropped with rows, ended at it.
         """
-        self._timestamp = version_timestamp(self.store, manifest)
-        for entry in self._created:
-            with self.store.lock(entry.id) as lock:
-                lock.advance_safe_timestamp(self._timestamp)
+        self._timestamp = version_timestamp(self.store, manifest, self.lock)
         ended = []
         for number, given in enumerate(self.old.partition.ranges):
             tablets = [e for e in self.old.tablets if e.partition.range_index == number]
-            # Their logs are empty: without rowsets no snapshot sees rows of them.
+            # The log has no rows of them: without rowsets no snapshot sees any.
             opened = [self.store.tablet(entry) for entry in tablets if given.bounds in dropped]
             if any(tablet.superblock.rowsets for tablet in opened):
                 entries = tuple(self._ended(entry) for entry in tablets)
@@ -245,7 +240,7 @@ class _Tablets:
             entries.append(replace(entry, partition=place))
         if self._created:
             folder = self.store.tablet_folder(self._created[0].id).parent
-            self.store.file_system.sync_directory(folder)
+            self.store.storage.sync([folder])
         return tuple(entries)
 
     def publish(
@@ -253,7 +248,7 @@ class _Tablets:
     ) -> Manifest:
         """Publish the version that the draft describes, and return it.
 
-        If nothing `is_altered`, the version has the flushed logs only.
+        If nothing `is_altered`, the version has the flushed log only.
         """
         tablets = self.of(partition, draft.dropped)
         dropped: tuple[DroppedRange, ...] = ()
@@ -268,7 +263,6 @@ class _Tablets:
 
         def build(manifest: Manifest) -> Manifest:
             nonlocal dropped
-            # Again after a purge of a range that was dropped before, which these locks allow.
             if manifest.versions.timestamp >= self._timestamp:
                 dropped = self._settled(manifest, draft.dropped)
             past = manifest.dropped + dropped
@@ -285,7 +279,7 @@ class _Tablets:
                 comment=draft.comment,
             )
 
-        published = self.store.update(build, self.old)
+        published = self.store.update(build, self.old, self.lock)
         assert published is not None  # `build` never gives up
         return published
 
@@ -293,8 +287,8 @@ class _Tablets:
         """Return what reads of the past need to know of the new schema."""
         if (change := SchemaChange.of(self.old.schema, schema, self._timestamp)) is None:
             return ()
-        for lock in self.locks.values():  # a slower clock must not write before the moment
-            lock.advance_safe_timestamp(self._timestamp)
+        # A slower clock must not write before the moment.
+        self.lock.advance_safe_timestamp(self._timestamp)
         return (change,)
 
     def undo(self) -> None:
@@ -305,7 +299,7 @@ class _Tablets:
             for entry in self._created:
                 if entry.id not in listed:
                     folder = self.store.tablet_folder(entry.id)
-                    self.store.file_system.remove_tree(folder)
+                    self.store.storage.delete_below(folder)
 
 
 def forget_alterations(store: TableStore) -> int:
@@ -320,14 +314,13 @@ def forget_alterations(store: TableStore) -> int:
         return 0
     count = 0
 
-    def build(manifest: Manifest) -> Manifest | None:
+    def build(manifest: Manifest, timestamp: int) -> Manifest | None:
         nonlocal count
         kept = _without_ancient(manifest, mark)
         count = len(manifest.dropped) - len(kept.dropped)
         if kept is manifest or not is_mark_still_valid(manifest, mark):
             return None
         start = max(manifest.history_start, mark)
-        timestamp = version_timestamp(store, manifest)
         origin = Origin("history collection", timestamp, is_maintenance=True)
         return kept.successor(origin, history_start=start)
 

@@ -3,7 +3,7 @@
     1  read the newest superblock, the ancient history mark               no lock
     2  write the new files                                                no lock: takes long
     3  carry over REDO that arrived meanwhile, until little is left       no lock
-    4  carry over the rest; superblock; put-if-absent of the manifest     the tablet's lock
+    4  carry over the rest; superblock; put-if-absent of the manifest     the table's lock
 
     read:   a b c d          at the version that the operation began with
     built:  a [bc] d         one rowset for b and c, say
@@ -12,12 +12,12 @@
 
 REDO that arrived keeps its row ids where rows did not move (delta compactions); after a merge it is
 mapped by the operation's row id map. The log needs no change: its records are logical and are
-replayed onto the new rowsets, so `wal_start` stays.
+replayed onto the new rowsets, so `log_start` stays.
 
-Open readers keep the old files, which stay for the grace time. A crash leaves the old version and
-unreferenced files, which garbage collection removes. If two operations run on one tablet, the
-second to publish finds its inputs changed and gives up. An operation whose files a purge or a
-garbage collection without grace time removes begins again (new_files.py).
+Open readers keep the old files, which stay for the grace time. The operation is an open write, so
+the files that it reads and writes stay until it ends (open_writes.py). A crash leaves the old
+version and files that garbage collection removes. If two operations run on one tablet, the second
+to publish finds its inputs changed, removes its files and gives up.
 
 **Invariants**: (1) a version without history before a mark has `history_start` at or above the
 mark; publication gives up if a tag holds an older moment; (2) a replacement is valid only while
@@ -32,11 +32,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kudulite.chain.manifest import Manifest, Origin
-from kudulite.chain.new_files import RemovedFilesError, remove_built
 from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta, DeltaRows, create_delta_file
 from kudulite.delta.delta_history import merge_redo, stamped
 from kudulite.errors import StorageError
@@ -45,8 +43,10 @@ from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, 
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge_compaction import RowIdMap, merge_rowsets
 from kudulite.rowset.rowset_meta import RowSetMeta, is_fully_ancient, without_ancient_undo
-from kudulite.storage.file_system import FileSystem
 from kudulite.storage.names import ROWSET_FOLDER
+from kudulite.storage.new_files import NewFiles
+from kudulite.storage.table_lock import TableLock
+from kudulite.table.open_writes import COMPACTION, OpenWrite, begin_write
 from kudulite.table.publication import version_timestamp
 from kudulite.table.snapshot import ancient_history_mark, is_mark_still_valid
 from kudulite.table.table_store import TableStore
@@ -64,8 +64,6 @@ from kudulite.tablet.tombstones import is_ancient
 # REDO of so many rows is carried over while the lock is held; more, without it first.
 CARRIED_ROWS_MAX = 10_000
 _CARRY_ROUNDS_MAX = 10
-# Each time, others have removed files of the operation.
-_ATTEMPTS_MAX = 3
 
 Hook = Callable[[str], None]
 
@@ -96,34 +94,44 @@ def run_operation(
     `hook` is called in each gap: "read", "built", "carried", "locked", "published". Raises
     LockTimeoutError, StorageError, CorruptionError; the table is then as it was.
     """
-    for _ in range(_ATTEMPTS_MAX):
+    if isinstance(operation, CollectHistory):
+        manifest = store.newest()
+        mark = ancient_history_mark(store, manifest)
+        hook("read")
+        if manifest.entry(tablet_id) is None:
+            return None
+        return _collect(store, tablet_id, mark, hook)
+    with begin_write(store, COMPACTION) as write:
         manifest, base = store.newest_tablet(tablet_id)
         if base is None or manifest.entry(tablet_id) is None:
             return None
         mark = ancient_history_mark(store, manifest)
         hook("read")
-        if isinstance(operation, CollectHistory):
-            return _collect(store, tablet_id, mark, hook)
-        with suppress(RemovedFilesError), store.building(base):
-            replacement = _build(store, base, manifest.stored_schema, operation, mark)
-            if replacement is None:
-                return None
-            hook("built")
-            return _publish_replacement(store, base, replacement, operation.label, hook)
-    return None
+        replacement = _build(store, write.files, base, manifest.stored_schema, operation, mark)
+        if replacement is None:
+            return None
+        hook("built")
+        found = _publish_replacement(store, write, base, replacement, operation.label, hook)
+    hook("published")
+    return found
 
 
 def _publish_replacement(
-    store: TableStore, base: Tablet, replacement: Replacement, label: str, hook: Hook
+    store: TableStore,
+    write: OpenWrite,
+    base: Tablet,
+    replacement: Replacement,
+    label: str,
+    hook: Hook,
 ) -> OperationResult | None:
     """Publish rowsets that the operation `label` built from the version `base` of a tablet.
 
-    None if their inputs have changed; the built files are then removed.
+    None if their inputs have changed; the files of the operation are then removed.
     """
     entry = store.newest().entry(base.id)
     rounds = 0
     while entry is not None and rounds < _CARRY_ROUNDS_MAX:
-        carried = carry_over(store, store.tablet(entry), replacement)
+        carried = carry_over(write.files, store.tablet(entry), replacement)
         if carried is None:
             break
         replacement, row_count = carried
@@ -131,17 +139,21 @@ def _publish_replacement(
             break
         entry, rounds = store.newest().entry(base.id), rounds + 1
     hook("carried")
-    with store.locked(base.id, "compaction"):
+    with store.locked("compaction") as lock:
         hook("locked")
-        found = _publish(store, base, replacement, label)
+        found = _publish(store, write, base, replacement, label, lock)
     if found is None:
-        remove_built(store.file_system, base, replacement.outputs)
-    hook("published")
+        write.files.remove()
     return found
 
 
 def _build(
-    store: TableStore, base: Tablet, schema: Schema, operation: MaintenanceOperation, mark: int
+    store: TableStore,
+    files: NewFiles,
+    base: Tablet,
+    schema: Schema,
+    operation: MaintenanceOperation,
+    mark: int,
 ) -> Replacement | None:
     """Write the files of an operation; None where the tablet lacks one of its rowsets."""
     ids = operation.rowset_ids
@@ -150,24 +162,24 @@ def _build(
     metas = tuple(rowset.meta for rowset in inputs)
     if not inputs or len(inputs) < len(ids) or any(m.delete_timestamp is not None for m in metas):
         return None
-    file_system, folder = store.file_system, base.folder / ROWSET_FOLDER
     if isinstance(operation, CompactRowSets):
         _check_free_space(store, base, metas)
-        merged = merge_rowsets(file_system, folder, schema, inputs, mark)
-        file_system.sync_directory(folder)
+        merged = merge_rowsets(files, base.folder / ROWSET_FOLDER, schema, inputs, mark)
+        files.sync()
         return Replacement(metas, merged.rowsets, mark, merged.row_map)
     (rowset,) = inputs
     if isinstance(operation, CompactColumns):
-        output = compact_columns(file_system, rowset, schema, operation.column_ids, mark)
+        output = compact_columns(files, rowset, schema, operation.column_ids, mark)
     else:
         assert isinstance(operation, CompactDeltas)
-        output = _joined_deltas(file_system, rowset, operation, mark)
+        output = _joined_deltas(files, rowset, operation, mark)
+    files.sync()
     return None if output == rowset.meta else Replacement(metas, (output,), mark)
 
 
 def _check_free_space(store: TableStore, base: Tablet, metas: Sequence[RowSetMeta]) -> None:
     """Raise StorageError before a merge that would fill the disk: its inputs stay beside it."""
-    free = store.file_system.free_bytes(base.folder)
+    free = store.storage.directory.free_bytes(base.folder)
     needed = sum(meta.bytes_on_disk for meta in metas)
     if free is not None and free < needed:
         raise StorageError(
@@ -179,18 +191,18 @@ def _check_free_space(store: TableStore, base: Tablet, metas: Sequence[RowSetMet
 
 
 def _joined_deltas(
-    file_system: FileSystem, rowset: DiskRowSet, operation: CompactDeltas, mark: int
+    files: NewFiles, rowset: DiskRowSet, operation: CompactDeltas, mark: int
 ) -> RowSetMeta:
     meta, start, stop = rowset.meta, operation.start, operation.stop
     if stop > len(meta.undo if operation.is_undo else meta.redo):
         return meta
     if operation.is_undo:
-        return merge_undo_files(file_system, rowset.folder, meta, start, stop, mark=mark)
-    return merge_redo_files(file_system, rowset.folder, meta, start, stop)
+        return merge_undo_files(files, rowset.folder, meta, start, stop, mark=mark)
+    return merge_redo_files(files, rowset.folder, meta, start, stop)
 
 
 def carry_over(
-    store: TableStore, now: Tablet, replacement: Replacement
+    files: NewFiles, now: Tablet, replacement: Replacement
 ) -> tuple[Replacement, int] | None:
     """Return the replacement with the REDO that has arrived, and how many rows that was.
 
@@ -201,12 +213,13 @@ def carry_over(
         return None
     if replacement.row_map is None or not any(newer.values()):
         return replacement, 0
-    file_system, folder = store.file_system, now.folder / ROWSET_FOLDER
+    folder = now.folder / ROWSET_FOLDER
     parts: list[list[DeltaRows]] = [[] for _ in replacement.outputs]
     row_count = 0
     for meta in replacement.inputs:
         for delta in newer[meta.id]:
-            file = DeltaFile(folder / meta.id / delta.ref.name, delta, meta.row_count)
+            path = folder / meta.id / delta.ref.name
+            file = DeltaFile(files.storage, path, delta, meta.row_count)
             row_count += delta.row_count
             mapped = replacement.row_map.map_deltas(meta.id, stamped(file))
             for index, rows in mapped.items():
@@ -217,30 +230,35 @@ def carry_over(
             written.append(None)
             continue
         rows = merge_redo(found)
-        written.append(create_delta_file(file_system, folder / output.id, "redo", rows))
-        file_system.sync_directory(folder / output.id)
+        written.append(create_delta_file(files, folder / output.id, "redo", rows))
+    files.sync()
     return replacement.with_redo(newer, written), row_count
 
 
 def _publish(
-    store: TableStore, base: Tablet, replacement: Replacement, label: str
+    store: TableStore,
+    write: OpenWrite,
+    base: Tablet,
+    replacement: Replacement,
+    label: str,
+    lock: TableLock,
 ) -> OperationResult | None:
-    """Publish a replacement under the tablet's lock; None where its inputs have changed."""
+    """Publish a replacement under the table's lock; None where its inputs have changed."""
     newest = store.newest()
     entry = newest.entry(base.id)
     if entry is None:
         return None
     now = store.tablet(entry)
-    carried = carry_over(store, now, replacement)
+    carried = carry_over(write.files, now, replacement)
     superblock = None if carried is None else carried[0].applied_to(now.superblock)
-    if superblock is None:
+    if superblock is None or not write.may_publish():
         return None
-    return publish_superblock(store, newest, superblock, replacement.mark, label)
+    return publish_superblock(store, newest, superblock, replacement.mark, label, lock)
 
 
 def _collect(store: TableStore, tablet_id: str, mark: int, hook: Hook) -> OperationResult | None:
     """Drop the history behind the mark that fills whole files: no data file is written."""
-    with store.locked(tablet_id, "history collection"):
+    with store.locked("history collection") as lock:
         hook("locked")
         newest = store.newest()
         entry = newest.entry(tablet_id)
@@ -253,7 +271,7 @@ def _collect(store: TableStore, tablet_id: str, mark: int, hook: Hook) -> Operat
         collected = replace(superblock, rowsets=rowsets, tombstones=tombstones)
         if collected == superblock:
             return None
-        found = publish_superblock(store, newest, collected, mark, CollectHistory.label)
+        found = publish_superblock(store, newest, collected, mark, CollectHistory.label, lock)
     hook("published")
     return found
 
@@ -264,10 +282,11 @@ def publish_superblock(
     superblock: Superblock,
     mark: int,
     operation: str,
+    lock: TableLock,
     *,
     is_maintenance: bool = True,
 ) -> OperationResult | None:
-    """Publish a tablet's superblock that lacks history before `mark`, under the tablet's lock.
+    """Publish a tablet's superblock that lacks history before `mark`, under the table's lock.
 
     `operation` made it, as the list of versions names it. None where a tag needs that history.
     """
@@ -280,11 +299,11 @@ def publish_superblock(
         if not is_mark_still_valid(manifest, mark):
             return None
         start = max(manifest.history_start, mark)
-        timestamp = version_timestamp(store, manifest)
+        timestamp = version_timestamp(store, manifest, lock)
         origin = Origin(operation, timestamp, is_maintenance=is_maintenance)
         return manifest.with_entry(new).successor(origin, history_start=start)
 
-    published = store.update(build, newest)
+    published = store.update(build, newest, lock)
     if published is None:
         return None
     known = {ref.name for meta in before for ref in meta.file_refs}

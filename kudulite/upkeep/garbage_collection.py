@@ -1,20 +1,27 @@
-"""Garbage collection: removes files that no reader or writer can need, after the grace time.
+"""Garbage collection: removes files that no reader or writer can need.
 
-    bulk writes        that ended without cleaning up, after a day: a job may compute for hours
-                       before its first task writes
-    versions           superseded for longer than the grace time
-    files of tablets   that no remaining version refers to
+    open writes        whose process has died; of several processes, after a day of silence
+    versions           superseded for longer than the grace time, and not pinned by an open write
+    files of tablets   that no remaining version refers to, and no open write has made
     log segments       that all remaining versions have flushed
+    tablets' locks     with their logs, once all remaining versions are of today's format
     tablets            of a creation that was killed, or lost to another one
     other tables       soft-deleted in the same directory, whose reserve has passed
 
-A version that a write under way pins stays, with its files, and so do the files of the write: their
-names say whose they are (open_writes.py). Files are listed first, then the writes under way. Each
-tablet is collected under its lock, so that no commit is between looking whether its files are there
-and publishing them (new_files.py). Files that flushes and upkeep build without the lock, and their
-folders, are removed like those of killed ones once they are older than the grace time.
+The files of a tablet are listed first, then the open writes, then the lock is taken, and then the
+versions are read. A file that was listed is of a write that is still open then, or has published
+before, or never will: a publisher holds the lock from its last look at its record on
+(open_writes.py). An operation without a record holds the lock all the time. So no time of a file
+counts, but that of a version, of a temporary file beside the versions, and of the record of a write
+that several processes may go on with.
 
-**Invariants**: versions are removed from the oldest on, without gaps (table_store.py relies on it).
+Most of it needs no lock. The files that versions refer to are read before it (kept_files.py). So
+the table is not locked for a tablet with nothing to remove, and for another one only versions that
+are new since then are read under the lock. Its files are removed under the lock as well: a copy of
+the table has files of the same names, and gets the table's place under the locks of both.
+
+**Invariants**: (1) versions are removed from the oldest on, without gaps (table_store.py relies on
+it); (2) a file that no version had under the lock, and no open write before it, is never published.
 """
 
 from __future__ import annotations
@@ -22,55 +29,40 @@ from __future__ import annotations
 import errno
 import itertools
 import logging
-import os
-import stat
-import time
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from kudulite.chain.folder import remove_expired_tables
-from kudulite.chain.manifest import (
-    Manifest,
-    TabletEntry,
-    changed_entries,
-    crc32_at_end,
-)
-from kudulite.errors import KuduliteError, StorageError
+from kudulite.errors import CorruptionError, KuduliteError, StorageError
 from kudulite.model.hybrid_time import physical_microseconds
-from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.storage.file_system import entries_of
+from kudulite.storage.held_file import remove_hidden
 from kudulite.storage.names import (
-    LOCK_NAME,
-    MAINTENANCE_LOCK_NAME,
     MANIFEST_FOLDER,
     ROWSET_FOLDER,
     STAGING_FOLDER,
     TABLET_FOLDER,
     WAL_FOLDER,
+    WRITES_FOLDER,
+    is_of_tablet,
+    is_temporary,
+    segment_of,
     version_name,
+    version_of,
     write_of,
     write_prefix,
 )
-from kudulite.storage.storage_error import storage_error
-from kudulite.storage.tablet_lock import TabletLock
-from kudulite.table.open_writes import (
-    end_write_of,
-    files_are_of_open_write,
-    owner_of,
-    read_pinned_version,
-)
+from kudulite.storage.storage import Listed, Storage
+from kudulite.table.open_writes import OpenWrites, end_write, of_same_table
+from kudulite.table.table_log import log_folder
 from kudulite.table.table_store import TableStore
-from kudulite.tablet.superblock import read_superblock
-from kudulite.wal.segment import list_segments, segment_path
+from kudulite.upkeep.kept_files import KeptFiles, Names, newest_files
 
 GRACE_SECONDS = 3600.0
 STAGING_GRACE_SECONDS = 24 * 3600.0
-# A network file system may show so much later that a write has begun.
-_LATE_SECONDS = 60.0
-# So long an abort waits for the lock of a tablet that it has files in.
-_ABORT_SECONDS = 1.0
+# An abort waits for the table's lock so long at most, if it has files in any tablet.
+_ABORT_SECONDS = 5.0
 # The versions of bulk writes after which garbage is collected in the writer's thread: its process
 # may end long before a background thread does it.
 VERSIONS_PER_COLLECTION = 256
@@ -93,112 +85,165 @@ def collect_garbage(
     grace_seconds: float = GRACE_SECONDS,
     staging_grace_seconds: float = STAGING_GRACE_SECONDS,
 ) -> GarbageResult:
-    """Remove everything that is superseded or abandoned for longer than the grace times."""
-    horizon = time.time() - grace_seconds
-    staging_folder_count = end_abandoned_writes(store, staging_grace_seconds)
-    _collect_temporaries(store, horizon)
-    version_count = _collect_versions(store, grace_seconds)
-    file_count = byte_count = 0
-    versions = _KeptVersions(store)
-    all_removed: set[str] = set()
-    for entry in store.newest().readable_tablets:
-        versions.read()  # most of them, ahead of the lock
-        with store.locked(entry.id, "garbage collection"):
-            versions.read()
-            # Another collection may have removed versions, and their files of this tablet.
-            versions.forget_removed()
-            kept = _referenced(store, entry.id, versions.entries(entry.id))
-            removed = set()
-            for path, found in _garbage(store, entry.id, kept, horizon):
-                byte_count += found.st_size
-                file_count += 1
-                store.file_system.remove(path)
-                removed.add(path)
-            all_removed.update(map(str, removed))
-            emptied = {path.parent for path in removed}
-            _remove_empty_folders(store, entry.id, emptied, horizon)
-    store.cache.remove_files(all_removed)  # a map would keep the space on disk
-    _collect_tablets(store, versions, horizon)
+    """Remove what is superseded for longer than the grace time, or of nobody.
+
+    A write that other processes may go on with is over after `staging_grace_seconds` of silence.
+    """
+    table_id = store.upgraded().table_id
+    ended = _end_writes(store, staging_grace_seconds)
+    store.storage.delete_below(store.folder / STAGING_FOLDER)
+    _collect_temporaries(store, grace_seconds)
+    with of_same_table(store, table_id):
+        version_count = _collect_versions(store, grace_seconds)
+    kept = KeptFiles(store)
+    ids = [entry.id for entry in store.newest().readable_tablets]
+    # In this order: see the head.
+    found = {each: kept.of_tablet(each).others(_names(store, each)) for each in ids}
+    open_now = OpenWrites.of(store)
+    removed: dict[str, int] = {}
+    for tablet_id, names in found.items():
+        if garbage := _garbage(names, open_now):
+            with store.locked("garbage collection"):
+                removed |= _remove(store, tablet_id, garbage, open_now, kept)
+    removed |= _collect_log(store, kept.first_segment)
+    store.cache.remove_files(removed.keys())  # a map would keep the space on disk
+    _collect_tablets(store, kept)
     now = physical_microseconds(store.environment.clock.now())
-    remove_expired_tables(store.folder.parent, now, store.file_system)
+    remove_expired_tables(store.storage, store.folder.parent, now)
+    file_count, byte_count = len(removed), sum(removed.values())
     store.metrics.garbage_files_removed += file_count
     store.metrics.garbage_bytes_removed += byte_count
-    return GarbageResult(staging_folder_count, version_count, file_count, byte_count)
+    return GarbageResult(len(ended), version_count, file_count, byte_count)
 
 
-def _garbage(
-    store: TableStore, tablet_id: str, kept: Set[Path], horizon: float
-) -> list[tuple[Path, os.stat_result]]:
-    """Return the files of a tablet, whose lock is held, that are in no version, and of nobody.
+def _names(store: TableStore, tablet_id: str) -> Names:
+    """Return the names of all files of a tablet, by folder."""
+    folder = store.tablet_folder(tablet_id)
+    store.storage.check_folder(folder)
+    return store.storage.names_below(folder)
 
-    Those of a write are of nobody as soon as it is over. Flushes and upkeep are not known by their
-    files, so that these are left alone until the `horizon`.
+
+def _garbage(found: Names, open_now: OpenWrites, prefixes: Set[str] | None = None) -> Names:
+    """Return those of a tablet's names that the engine has made, but no open write, by folder.
+
+    With `prefixes` only those of these writes. Empty folders of rowsets and logs are there, too.
     """
-    found = [each for each in _files(store.tablet_folder(tablet_id)) if each[0] not in kept]
-    is_under_way = files_are_of_open_write(store)  # after the files were listed
-    late = max(horizon, time.time() - _LATE_SECONDS)
-    return [
-        (path, status)
-        for path, status in found
-        if status.st_mtime < (horizon if write_of(path.name) is None else late)
-        and not is_under_way(path.name)
-    ]
+
+    def is_garbage(name: str) -> bool:
+        is_chosen = prefixes is None or write_of(name) in prefixes
+        return is_chosen and not open_now.own(name)
+
+    chosen = {
+        place: [n for n in names if is_garbage(n) and (is_of_tablet(n) or is_temporary(n))]
+        for place, names in found.items()
+    }
+    return {
+        place: names
+        for place, names in chosen.items()
+        if names or (not found[place] and _is_of_files(place) and is_garbage(place.name))
+    }
 
 
-def collect_aborted_write(store: TableStore, write_id: str) -> None:
-    """Remove the files of a write that is over and was not committed, as far as that can be done.
+def _is_of_files(folder: Path) -> bool:
+    """Whether a folder of a tablet is that of a rowset, or of the tablet's log."""
+    return folder.parent.name == ROWSET_FOLDER or folder.name == WAL_FOLDER
 
-    It ends at the first tablet whose lock another process holds: an abort must not wait for many.
-    The next collection removes the rest. Files that are in a version after all stay.
+
+def _remove(
+    store: TableStore, tablet_id: str, garbage: Names, open_now: OpenWrites, kept: KeptFiles
+) -> dict[str, int]:
+    """Remove those files of a tablet, whose lock is held, that no version has published meanwhile.
+
+    Returns the sizes of removed files, by path. Folders that are empty then are removed.
     """
-    prefix = write_prefix(write_id)
-    versions: _KeptVersions | None = None
+    removed = {}
+    kept.read()
+    for folder, names in kept.of_tablet(tablet_id).others(garbage).items():
+        for path in (folder / name for name in names):
+            length = _length(store.storage, path)
+            if length is not None:
+                store.storage.delete(path)
+                removed[str(path)] = length
+        if _is_of_files(folder) and not open_now.own(folder.name):
+            store.storage.delete_folder(folder)
+    return removed
+
+
+def _collect_log(store: TableStore, first: int) -> dict[str, int]:
+    """Remove the segments of the log before `first`, which no version needs, nor a later one."""
+    removed = {}
+    for file in _segments_before(store, first):
+        store.storage.delete(file.path)
+        removed[str(file.path)] = file.length
+    return removed
+
+
+def _segments_before(store: TableStore, first: int) -> list[Listed]:
+    files = store.storage.files_below(log_folder(store.folder))
+    numbered = [(segment_of(file.path.name), file) for file in files]
+    return [file for number, file in numbered if number is not None and number < first]
+
+
+def _length(storage: Storage, path: Path) -> int | None:
+    """Return the length of a file, None if it is gone, or is a link or a pipe."""
+    try:
+        return storage.length(path)
+    except CorruptionError:
+        return None
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+
+
+def collect_ended_writes(store: TableStore, write_ids: Iterable[str], since: int = 1) -> None:
+    """Remove the files of writes that are over and in no version, as far as that can be done.
+
+    No version before `since` has files of them. It ends at the first tablet whose lock another
+    process holds: an abort must not wait for many. The next collection removes the rest. Files that
+    are in a version after all stay.
+    """
+    prefixes = set(map(write_prefix, write_ids))
+    if not prefixes:
+        return
+    kept: KeptFiles | None = None
+    timeout_seconds = min(_ABORT_SECONDS, store.environment.lock_timeout_seconds)
     with suppress(KuduliteError):
-        for entry in store.newest().readable_tablets:
-            folder = store.tablet_folder(entry.id)
-            if not any(write_of(path.name) == prefix for path, _ in _files(folder)):
+        ids = [entry.id for entry in store.newest().readable_tablets]
+        found = {tablet_id: _names(store, tablet_id) for tablet_id in ids}
+        open_now = OpenWrites.of(store)
+        for tablet_id, names in found.items():
+            if not (made := _garbage(names, open_now, prefixes)):
                 continue
-            with TabletLock(store.lock_path(entry.id), _ABORT_SECONDS):
-                versions = versions or _KeptVersions(store)
-                versions.read()
-                kept = _referenced(store, entry.id, versions.entries(entry.id))
-                for path, _ in _files(folder):
-                    if write_of(path.name) == prefix and path not in kept:
-                        store.file_system.remove(path)
-            for path in entries_of(folder / ROWSET_FOLDER):
-                if write_of(path.name) == prefix:
-                    with suppress(OSError):  # not empty
-                        path.rmdir()
+            kept = kept or KeptFiles(store, since)
+            if garbage := kept.of_tablet(tablet_id).others(made):
+                with store.locked("removal of an ended write's files", timeout_seconds):
+                    _remove(store, tablet_id, garbage, open_now, kept)
 
 
-def end_writes_of_owner(store: TableStore, owner: str) -> None:
-    """End the writes of an owner: those that were killed, and one under way."""
-    for folder in entries_of(store.folder / STAGING_FOLDER):
-        if owner_of(folder) == owner:
-            end_write_of(store, folder)
-            collect_aborted_write(store, folder.name)
+def end_writes(
+    store: TableStore, silent_seconds: float = STAGING_GRACE_SECONDS, owner: str | None = None
+) -> int:
+    """End the writes of processes that died, those silent for so long, and all of an owner.
 
-
-def end_abandoned_writes(store: TableStore, grace_seconds: float = STAGING_GRACE_SECONDS) -> int:
-    """End the writes that have written nothing during the grace time; return how many.
-
-    Their files go with them.
+    Their files go with them. Returns how many there were.
     """
-    horizon = time.time() - grace_seconds
-    count = 0
-    for folder in entries_of(store.folder / STAGING_FOLDER):
-        if is_older(folder, horizon) and not _has_written(store, folder.name, horizon):
-            end_write_of(store, folder)
-            collect_aborted_write(store, folder.name)
-            count += 1
-    return count
+    ended = _end_writes(store, silent_seconds, owner)
+    collect_ended_writes(store, ended)
+    return len(ended)
 
 
-def _has_written(store: TableStore, write_id: str, since: float) -> bool:
-    """Whether a file of a write is younger than `since`."""
-    prefix = write_prefix(write_id)
-    files = _files(store.folder / TABLET_FOLDER)
-    return any(write_of(path.name) == prefix and status.st_mtime >= since for path, status in files)
+def _end_writes(store: TableStore, silent_seconds: float, owner: str | None = None) -> list[str]:
+    """End writes as `end_writes` does, and return their ids."""
+    ended = []
+    for record in OpenWrites.of(store):
+        is_owned = owner is not None and record.owner == owner
+        is_over = record.is_dead if record.is_held else record.age_seconds > silent_seconds
+        if is_owned or is_over:
+            end_write(store, record.id)
+            ended.append(record.id)
+    remove_hidden(store.folder / WRITES_FOLDER)
+    return ended
 
 
 def collect_after_write(store: TableStore) -> None:
@@ -208,9 +253,7 @@ def collect_after_write(store: TableStore) -> None:
     error is logged: the version of the write is published.
     """
     try:
-        successors = store.chain.numbers()[1:2]
-        horizon = time.time() - GRACE_SECONDS
-        if any(is_older(store.chain.path(found), horizon) for found in successors):
+        if any(age > GRACE_SECONDS for age in list(_version_ages(store).values())[1:2]):
             collect_garbage(store)
     except (KuduliteError, FileNotFoundError) as error:
         _log.warning("table %r, garbage collection: %s", store.name, error)
@@ -221,230 +264,66 @@ def superseded_bytes(store: TableStore) -> int:
 
     Garbage collection removes them once they are old enough and no version that is kept needs them.
     """
-    manifest = store.newest()
-    total = 0
-    for folder in entries_of(store.folder / TABLET_FOLDER):
-        entry = manifest.readable_entry(folder.name)
-        kept = _referenced(store, folder.name, [] if entry is None else [entry])
-        found = [(path.name, status) for path, status in _files(folder) if path not in kept]
-        is_under_way = files_are_of_open_write(store)
-        total += sum(status.st_size for name, status in found if not is_under_way(name))
-    return total
+    manifest, storage = store.newest(), store.storage
+    paths: list[Path] = []
+    for folder in storage.entries(store.folder / TABLET_FOLDER):
+        others = newest_files(store, manifest, folder.name).others(storage.names_below(folder))
+        paths += [place / name for place, names in others.items() for name in names]
+    open_now = OpenWrites.of(store)
+    size = sum(_length(storage, path) or 0 for path in paths if not open_now.own(path.name))
+    return size + sum(f.length for f in _segments_before(store, manifest.log_start.segment))
+
+
+def _version_ages(store: TableStore) -> dict[int, float]:
+    """Return the seconds since each version was published, the oldest first."""
+    files = store.storage.files_below(store.folder / MANIFEST_FOLDER)
+    ages = {version_of(file.path.name): file.age_seconds for file in files}
+    return dict(sorted((v, age) for v, age in ages.items() if v is not None))
 
 
 def _collect_versions(store: TableStore, grace_seconds: float) -> int:
-    """Remove versions from the oldest on, up to one that is needed."""
-    horizon = time.time() - grace_seconds
-    versions = store.chain.numbers()
-    # Read after the versions: a write that begins meanwhile pins one that is listed.
-    pins = [read_pinned_version(folder) for folder in entries_of(store.folder / STAGING_FOLDER)]
-    oldest_pinned = min((pin for pin in pins if pin is not None), default=None)
+    """Remove versions from the oldest on, up to one that is needed.
+
+    The numbers may soon be those of another table, if this one is deleted and created again.
+    """
     count = 0
-    for version, successor in itertools.pairwise(versions):
-        is_pinned = oldest_pinned is not None and version >= oldest_pinned
-        path = store.chain.path(successor)
-        try:
-            is_young = stat_of(path).st_mtime >= horizon
-        except FileNotFoundError:
-            break  # removed by another process
-        if is_pinned or is_young:
-            break
-        store.file_system.remove(path.with_name(version_name(version)))
-        count += 1
+    with store.storage.directory.open_folder(store.folder / MANIFEST_FOLDER) as folder:
+        ages = _version_ages(store)
+        open_now = OpenWrites.of(store)  # after the versions: see open_writes.py
+        if not folder.is_at_its_path():
+            return 0
+        for version, successor in itertools.pairwise(ages):
+            # Without a grace time none is young, whatever the clocks say.
+            if max(0.0, ages[successor]) < grace_seconds or open_now.pinning(successor):
+                break
+            folder.delete(version_name(version))
+            count += 1
     return count
 
 
-class _KeptVersions:
-    """The versions that are there, and the superblocks that each tablet has in them.
-
-    Neighbours share most superblocks, so only the newest version and what others have had instead
-    is kept. A version that was removed meanwhile only keeps files longer.
-    """
-
-    def __init__(self, store: TableStore) -> None:
-        """Read all versions."""
-        self._store = store
-        self._crc32s: dict[int, int | None] = {}  # of their files, by version
-        # By tablet and superblock: an entry with it, and the last version that has that.
-        self._superseded: dict[str, dict[str, tuple[TabletEntry, int]]] = {}
-        self._newest = store.newest()
-        self._follow(self._newest)
-
-    def read(self) -> None:
-        """Add new versions."""
-        newest = self._store.newest()
-        if newest.file_crc32 != self._newest.file_crc32:
-            self._newest = newest
-            self._follow(newest)
-
-    def _follow(self, newest: Manifest) -> None:
-        """Add the versions from the newest one down: strays (version_chain.py) are left out.
-
-        It ends at a version that is known, and so are those before it.
-        """
-        manifest = newest
-        while self._crc32s.get(manifest.version) != manifest.file_crc32:
-            self._crc32s[manifest.version] = manifest.file_crc32
-            if manifest.version == 1:
-                return
-            expected = manifest.previous_crc32
-            try:
-                before = self._version(manifest.version - 1)
-            except StorageError as error:
-                if error.errno == errno.ENOENT:
-                    return
-                raise
-            if expected is not None and before.file_crc32 != expected:
-                return
-            for old, new in changed_entries(before, manifest):
-                if old is not None and (new is None or new.superblock != old.superblock):
-                    superseded = self._superseded.setdefault(old.id, {})
-                    superseded[old.superblock.name] = old, before.version
-            manifest = before
-
-    def _version(self, version: int) -> Manifest:
-        """Read a version, unless the file on disk is one that this process has published."""
-        path = self._store.chain.path(version)
-        published: Manifest | None = self._store.cache.get((str(path), crc32_at_end(path)))
-        return self._store.chain.at(version) if published is None else published
-
-    def forget_removed(self) -> None:
-        """Forget versions that another collection has removed: all before the oldest one there."""
-        newest = self._newest.version
-        while (oldest := min(self._crc32s)) < newest:
-            if crc32_at_end(self._store.chain.path(oldest)) == self._crc32s[oldest]:
-                break  # there, and not a stray of its number
-            del self._crc32s[oldest]
-
-    def entries(self, tablet_id: str) -> list[TabletEntry]:
-        """Return an entry with each superblock that a tablet has in any version."""
-        newest, oldest = self._newest.readable_entry(tablet_id), min(self._crc32s)
-        earlier = self._superseded.get(tablet_id, {}).values()
-        found = [entry for entry, last in earlier if last >= oldest]
-        return found if newest is None else [newest, *found]
-
-    def unknown_tablets(self) -> list[Path]:
-        """Return the folders of tablets that no version has."""
-        known = {entry.id for entry in self._newest.readable_tablets} | self._superseded.keys()
-        folders = entries_of(self._store.folder / TABLET_FOLDER)
-        return [folder for folder in folders if folder.name not in known]
-
-
-def _referenced(store: TableStore, tablet_id: str, entries: Sequence[TabletEntry]) -> set[Path]:
-    """Return the files of a tablet that any of its entries refers to."""
-    folder = store.tablet_folder(tablet_id)
-    kept = {folder / LOCK_NAME, folder / MAINTENANCE_LOCK_NAME}
-    log_starts = []
-    names: set[tuple[str, str]] = set()  # most files are of many versions
-    # Superblocks share the rowsets that they have from one base.
-    known: dict[int, RowSetMeta] = {}
-    for entry in entries:
-        superblock = read_superblock(store.file_system, folder, entry.superblock, store.cache)
-        log_starts.append(superblock.wal_start.segment)
-        kept.add(folder / entry.superblock.name)
-        refs = (*superblock.base_refs, *superblock.tablet_file_refs)
-        kept.update(folder / ref.name for ref in refs)
-        for meta in superblock.rowsets:
-            if id(meta) not in known:
-                known[id(meta)] = meta
-                names.update((meta.id, name) for name in meta.file_names)
-    kept |= {folder / ROWSET_FOLDER / rowset_id / name for rowset_id, name in names}
-    for segment in list_segments(folder / WAL_FOLDER):
-        if segment >= min(log_starts, default=0):
-            kept.add(segment_path(folder / WAL_FOLDER, segment))
-    return kept
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the files below a folder, with their sizes and times; others may remove some."""
-    for parent, names in _walk(folder):
-        for name in names:
-            try:
-                found = stat_of(parent / name)
-            except FileNotFoundError:
-                continue
-            if stat.S_ISREG(found.st_mode):
-                yield parent / name, found
-
-
-def is_older(folder: Path, horizon: float) -> bool:
-    """Whether nothing in a tree changed since `horizon`, stopping at the first that did.
-
-    A tree that is removed meanwhile is not older: there is nothing left to do.
-    """
-    try:
-        if folder.stat().st_mtime >= horizon:
-            return False
-        return all(path.stat().st_mtime < horizon for path in folder.rglob("*"))
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise storage_error("read", folder, error) from error
-
-
-def folders_below(folder: Path) -> list[Path]:
-    """Return a folder and all below it; others may remove some."""
-    return [parent for parent, _ in _walk(folder)]
-
-
-def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yield each folder below one, itself first, with the names of its files."""
-
-    def refuse(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
-            raise storage_error("list", error.filename, error) from error
-
-    for parent, _, names in os.walk(folder, onerror=refuse):
-        yield Path(parent), names
-
-
-def stat_of(path: Path) -> os.stat_result:
-    """Return the file's size and times. Raises FileNotFoundError, StorageError for other errors."""
-    try:
-        return path.stat()
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise storage_error("read", path, error) from error
-
-
-def _collect_tablets(store: TableStore, versions: _KeptVersions, horizon: float) -> None:
+def _collect_tablets(store: TableStore, kept: KeptFiles) -> None:
     """Remove the folders of tablets that no version has.
 
-    Under the lock of a tablet: an alteration, which holds all of them, may have made a tablet whose
-    version it is about to publish.
+    Under the lock: an alteration may have made a tablet whose version it is about to publish.
     """
-    if not versions.unknown_tablets():
+    if not kept.unknown_tablets():
         return
-    with store.lock_any("garbage collection"):
-        versions.read()
-        for folder in versions.unknown_tablets():
-            if is_older(folder, horizon):
-                store.file_system.remove_tree(folder)
+    with store.locked("garbage collection"):
+        kept.read()
+        for folder in kept.unknown_tablets():
+            store.storage.delete_below(folder)
 
 
-def _remove_empty_folders(
-    store: TableStore, tablet_id: str, emptied: Collection[Path], horizon: float
-) -> None:
-    """Remove folders of rowsets that were just emptied, and old ones.
-
-    A rowset may begin in a new one, and in any of a write under way.
-    """
-    folders = entries_of(store.tablet_folder(tablet_id) / ROWSET_FOLDER)
-    is_under_way = files_are_of_open_write(store)  # after they were listed
-    for path in folders:
-        with suppress(OSError):  # not empty, just filled, or removed meanwhile
-            is_old = path in emptied or path.stat().st_mtime < horizon
-            if is_old and not is_under_way(path.name):
-                path.rmdir()
-
-
-def _collect_temporaries(store: TableStore, horizon: float) -> None:
+def _collect_temporaries(store: TableStore, grace_seconds: float) -> None:
     """Remove temporary files of killed publications beside the versions.
 
-    Never sooner than the usual grace time: one that is under way needs its file.
+    Never sooner than the usual grace time: one that is under way needs its file. Those in a tablet
+    are made under its lock, but for that of a new lock file, which is made again.
     """
-    horizon = min(horizon, time.time() - GRACE_SECONDS)
-    for path in entries_of(store.folder / MANIFEST_FOLDER):
-        if path.name.startswith(".") and is_older(path, horizon):
-            store.file_system.remove(path)
+    for path in store.storage.entries(store.folder):
+        if is_temporary(path.name):  # of the lock file: a creation that needs it makes it again
+            store.storage.delete(path)
+    for file in store.storage.files_below(store.folder / MANIFEST_FOLDER):
+        is_old = file.age_seconds > max(grace_seconds, GRACE_SECONDS)
+        if is_old and is_temporary(file.path.name):
+            store.storage.delete(file.path)

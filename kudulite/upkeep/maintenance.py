@@ -22,14 +22,14 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from numbers import Real
 
 from kudulite.chain.manifest import Manifest, TabletEntry
 from kudulite.errors import LockTimeoutError, StorageError, UsageError
 from kudulite.shown.progress import Progress
-from kudulite.storage.file_system import check_is_own
 from kudulite.storage.names import MAINTENANCE_LOCK_NAME
-from kudulite.storage.tablet_lock import TabletLock, create_lock_file
-from kudulite.table.memory_flush import flush_tablet
+from kudulite.storage.table_lock import TableLock, create_lock_file
+from kudulite.table.memory_flush import flush_table
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.compaction_policy import BUDGET_BYTES
@@ -97,16 +97,32 @@ def maintain_table(
 ) -> MaintenanceResult:
     """Flush, do all that is worth doing within `budget_bytes` of files, and collect garbage.
 
-    Raises LockTimeoutError, StorageError, CorruptionError; what was published until then stays.
+    Raises UsageError for a grace time that is none, LockTimeoutError, StorageError,
+    CorruptionError; what was published until then stays. Garbage is collected also where the disk
+    is full, so that the next maintenance has more space.
     """
+    _check_grace(store, "grace_seconds", grace_seconds)
+    _check_grace(store, "staging_grace_seconds", staging_grace_seconds)
     with Progress(f"maintenance of table {store.name!r}"):
         tablet_ids = [entry.id for entry in store.newest().tablets]
-        # A tablet that is dropped meanwhile is skipped.
-        done = _Pass(store, tablet_ids, budget_bytes, run).run_to_end(is_flushing=True)
+        try:
+            # A tablet that is dropped meanwhile is skipped.
+            done = _Pass(store, tablet_ids, budget_bytes, run).run_to_end(is_flushing=True)
+        except StorageError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                collect_garbage(store, grace_seconds, staging_grace_seconds)
+            raise
         done = replace(done, dropped_range_count=forget_alterations(store))
         with Progress("garbage collection"):
             garbage = collect_garbage(store, grace_seconds, staging_grace_seconds)
     return replace(done, garbage=garbage)
+
+
+def _check_grace(store: TableStore, name: str, seconds: object) -> None:
+    if not isinstance(seconds, Real) or not float(seconds) >= 0:  # as NaN is not
+        raise UsageError(
+            f"table {store.name!r}: {name}={seconds!r}: expected a number of seconds, 0 or more"
+        )
 
 
 def maintain_tablets(
@@ -143,7 +159,7 @@ def compact_table(
 
     Waits for another maintainer of a tablet as long as for any lock. Raises as `maintain_table`.
     """
-    flushed_count = 0
+    flushed_count = len(flush_table(store))
     compaction = _Pass(store, [], None, run)
     seconds = store.environment.lock_timeout_seconds
     for entry in store.newest().tablets:
@@ -156,7 +172,6 @@ def compact_table(
                     f"table {store.name!r}: tablet {entry.id} is being maintained by another"
                     " process or thread; try again later"
                 )
-            flushed_count += flush_tablet(store, entry.id)
             compaction.compact(entry.id)
     return MaintenanceResult(flushed_count, tuple(compaction.performed))
 
@@ -167,12 +182,12 @@ def maintenance_lock(
 ) -> Iterator[bool]:
     """Be the tablet's only maintainer; False where another one is."""
     path = store.tablet_folder(tablet_id) / MAINTENANCE_LOCK_NAME
-    check_is_own(path.parent)
+    store.storage.check_folder(path.parent)
     create_lock_file(path)
     with ExitStack() as stack:
         lock = None
         with suppress(LockTimeoutError):
-            lock = stack.enter_context(TabletLock(path, timeout_seconds))
+            lock = stack.enter_context(TableLock(path, timeout_seconds))
             lock.announce("maintenance")
         yield lock is not None
 
@@ -201,9 +216,7 @@ class _Pass:
         """Flush if asked to, then run one operation after the other until none is worth it."""
         flushed_count = 0
         if is_flushing:
-            flushed_count = sum(
-                flush_tablet(self.store, tablet_id) for tablet_id in self.tablet_ids
-            )
+            flushed_count = len(flush_table(self.store, self.tablet_ids))
         while (tablet_id := self._best_tablet()) is not None:
             with maintenance_lock(self.store, tablet_id) as is_had:
                 if not is_had:

@@ -1,45 +1,48 @@
 """Purge: erases rows for good, from base data, every delta, the log and the past.
 
-    1  flush the tablet; rewrite its rowsets that hold any of the keys, without them     no lock
-    2  the tablet's lock: rewrite rowsets that arrived meanwhile; publish, or begin again at 1 where
-       files of 1 were superseded or removed by others; the last attempt rewrites all here
-    3  remove superseded files, log segments and versions at once
+    1  flush the table; rewrite its rowsets that hold any of the keys, without them     no lock
+    2  the table's lock: rewrite rowsets that arrived or changed meanwhile; publish
+    3  wait for flushes and upkeep of others that read earlier versions
+    4  remove superseded files, log segments and versions at once
 
 A key may be in many rowsets, mostly as a dead row. All of them are rewritten, also those ended by
 an overwrite or a dropped range, and tombstones too. Other rows keep their past. A reader of an
 older version whose files are removed gets a StorageError, and reads again.
 
-A write that is staged and not committed pins the version that it read, and its files; the report
-names it. Rows written while a purge runs may be ordered before or after it.
+Steps 1 and 2 of each tablet are an open write (open_writes.py), which has ended before 3: two
+purges do not wait for each other. A bulk write or a copy that read an earlier version, and upkeep
+that lasts longer than the lock timeout, keep it with its files; the report names them. Rows written
+while a purge runs may be ordered before or after it.
 
-**Invariants**: no grace time holds purged rows; after a crash before 3 they are purged again.
+**Invariants**: no grace time holds purged rows; after a crash before 4 they are purged again.
 """
 
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kudulite.chain.manifest import Manifest, TabletEntry
-from kudulite.chain.new_files import RemovedFilesError
-from kudulite.errors import ConflictError, StorageError
+from kudulite.errors import StorageError
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge_compaction import merge_rowsets
 from kudulite.storage.names import MANIFEST_FOLDER
-from kudulite.table.memory_flush import flush_tablet, flush_under_lock
-from kudulite.table.open_writes import open_writes
+from kudulite.storage.new_files import NewFiles
+from kudulite.storage.table_lock import TableLock
+from kudulite.table.memory_flush import flush_table, flushed_under_lock
+from kudulite.table.open_writes import PURGE, UPKEEP, OpenWrites, begin_write
 from kudulite.table.snapshot import ancient_history_mark
+from kudulite.table.table_log import log_folder
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.compaction import Replacement, carry_over, publish_superblock
-from kudulite.upkeep.garbage_collection import collect_garbage, folders_below
+from kudulite.upkeep.garbage_collection import collect_garbage
 
-# Each lost race means that another process compacted the tablet, or removed files of this purge.
-_ATTEMPTS_MAX = 5
+_PAUSE_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class PurgeReport:
 
     `row_count` counts rows of rowsets, so a key that was deleted and inserted again counts more
     than once; `rowset_count` is how many were written again. Files and bytes are those removed.
-    `pinned_by` are writes that are staged and keep older files: when they have ended, purge again.
+    `pinned_by` are writes that keep older files: when they have ended, purge again.
     """
 
     key_count: int
@@ -74,57 +77,77 @@ def purge_keys(store: TableStore, keys: Mapping[str, KeyArray]) -> PurgeReport:
     for tablet_id in sorted(keys):
         rows, rowsets = _purge_tablet(store, tablet_id, keys[tablet_id])
         row_count, rowset_count = row_count + rows, rowset_count + rowsets
-    garbage = collect_garbage(store, grace_seconds=0.0)
+    version = store.newest().version
+    deadline = time.monotonic() + store.environment.lock_timeout_seconds
+    file_count = byte_count = 0
+    while True:
+        _wait_for_upkeep(store, version, deadline)
+        garbage = collect_garbage(store, grace_seconds=0.0)
+        file_count, byte_count = file_count + garbage.file_count, byte_count + garbage.byte_count
+        pinning = OpenWrites.of(store).pinning(version)
+        # Upkeep that has begun meanwhile may pin the version before for a moment.
+        is_pinned = any(record.work not in UPKEEP for record in pinning)
+        if is_pinned or store.chain.numbers()[0] >= version or time.monotonic() > deadline:
+            break
     _make_removals_durable(store, keys)
     return PurgeReport(
         key_count=sum(len(found) for found in keys.values()),
         row_count=row_count,
         rowset_count=rowset_count,
-        file_count=garbage.file_count,
-        byte_count=garbage.byte_count,
-        pinned_by=tuple(open_writes(store)),
+        file_count=file_count,
+        byte_count=byte_count,
+        pinned_by=tuple(record.id for record in pinning),
     )
 
 
 def _make_removals_durable(store: TableStore, tablet_ids: Iterable[str]) -> None:
     """Fsync the folders of removed files: a power failure must not bring erased rows back."""
-    folders = [store.folder / MANIFEST_FOLDER]
+    folders = [store.folder / MANIFEST_FOLDER, log_folder(store.folder)]
     for tablet_id in tablet_ids:
         folder = store.tablet_folder(tablet_id)
-        folders += folders_below(folder)
+        folders += store.storage.names_below(folder)
     for folder in folders:
         try:
-            store.file_system.sync_directory(folder)
+            store.storage.sync([folder])
         except StorageError as error:
             if error.errno != errno.ENOENT:  # else the folder was removed meanwhile
                 raise
 
 
+def _wait_for_upkeep(store: TableStore, version: int, deadline: float) -> None:
+    """Wait until no flush or upkeep of a living process reads a version before `version`."""
+
+    def is_read() -> bool:
+        pinning = OpenWrites.of(store).pinning(version)
+        return any(record.work in UPKEEP and not record.is_dead for record in pinning)
+
+    while is_read() and time.monotonic() < deadline:
+        time.sleep(_PAUSE_SECONDS)
+
+
 def _purge_tablet(store: TableStore, tablet_id: str, keys: KeyArray) -> tuple[int, int]:
     """Purge one tablet; returns how many rows were erased, of how many rowsets."""
-    for left in reversed(range(_ATTEMPTS_MAX)):
-        flush_tablet(store, tablet_id)
+    flush_table(store)
+    with begin_write(store, PURGE) as write:
         manifest, tablet = store.newest_tablet(tablet_id)
         if tablet is None:
             return 0, 0
-        work = _TabletPurge(store, manifest, keys)
-        # The last attempt builds all under the lock, where no other process removes files.
-        rowsets = tablet.disk_rowsets if left else ()
-        with suppress(RemovedFilesError), store.building(tablet):
-            built = work.build(rowsets)
-            with store.locked(tablet_id, "purge") as lock:
-                newest = store.newest()
-                entry = newest.readable_entry(tablet_id)
-                if entry is None:
-                    return 0, 0
-                entry = flush_under_lock(store, entry, lock)
-                counts = work.publish(newest.with_entry(entry), entry, rowsets, built)
-            if counts is not None:
-                return counts
-    raise ConflictError(
-        f"table {store.name!r}: tablet {tablet_id} was compacted {_ATTEMPTS_MAX} times while rows"
-        " were purged; purge again"
-    )
+        before = tablet.disk_rowsets
+        work = _TabletPurge(store, write.files, manifest, keys)
+        built = work.build(before)
+        with store.locked("purge") as lock:
+            newest = flushed_under_lock(store, store.newest(), lock)
+            entry = newest.readable_entry(tablet_id)
+            if entry is None:
+                return 0, 0
+            counts = None
+            if write.may_publish():
+                counts = work.publish(newest, entry, before, built, lock)
+            while counts is None:
+                # Its files may be gone, or a new tag needs history that was left out: all again.
+                work = _TabletPurge(store, NewFiles(store.storage), newest, keys)
+                counts = work.publish(newest, entry, (), (), lock)
+            return counts
 
 
 @dataclass(frozen=True)
@@ -132,6 +155,7 @@ class _TabletPurge:
     """Rewrites rowsets of one tablet without `keys`, by the schema of `manifest`."""
 
     store: TableStore
+    files: NewFiles
     manifest: Manifest
     keys: KeyArray
 
@@ -152,11 +176,8 @@ class _TabletPurge:
         meta, folder = rowset.meta, rowset.folder.parent
         # An ended rowset is rewritten as if it had not ended, then ended at its moment.
         ongoing = DiskRowSet(replace(meta, delete_timestamp=None), rowset.folder, self.store.cache)
-        file_system = self.store.file_system
-        merged = merge_rowsets(
-            file_system, folder, self.manifest.stored_schema, [ongoing], self.mark, without=keys
-        )
-        file_system.sync_directory(folder)
+        schema = self.manifest.stored_schema
+        merged = merge_rowsets(self.files, folder, schema, [ongoing], self.mark, without=keys)
         outputs = [replace(m, delete_timestamp=meta.delete_timestamp) for m in merged.rowsets]
         return Replacement((meta,), tuple(outputs), self.mark, merged.row_map)
 
@@ -166,24 +187,34 @@ class _TabletPurge:
         entry: TabletEntry,
         before: Sequence[DiskRowSet],
         built: Sequence[tuple[Replacement, int]],
+        lock: TableLock,
     ) -> tuple[int, int] | None:
-        """Publish under the lock of the tablet of `entry`, also for rowsets not in `before`."""
+        """Publish under the table's lock; None where a tag needs older history.
+
+        Rowsets that are not in `before`, or are not as they were built from, are built now.
+        """
         now = self.store.tablet(entry)
-        known = {rowset.meta.id for rowset in before}
+        known, fitting = {rowset.meta.id for rowset in before}, []
+        for replacement, count in built:
+            carried = carry_over(self.files, now, replacement)
+            if carried is None:
+                known -= {meta.id for meta in replacement.inputs}
+            else:
+                fitting.append((carried[0], count))
         arrived = [rowset for rowset in now.disk_rowsets if rowset.meta.id not in known]
-        built = [*built, *self.build(arrived)]
+        built = [*fitting, *self.build(arrived)]
         superblock = now.superblock
         for replacement, _ in built:
-            carried = carry_over(self.store, now, replacement)
-            superseding = None if carried is None else carried[0].applied_to(superblock)
-            if superseding is None:
-                return None
+            superseding = replacement.applied_to(superblock)
+            assert superseding is not None
             superblock = superseding
-        tombstones = now.tombstones.without(self.store.file_system, self.keys)
+        tombstones = now.tombstones.without(self.files, self.keys)
+        self.files.sync()
         superblock = replace(superblock, tombstones=tombstones)
-        if superblock != now.superblock:
+        has_log = newest.log_start != self.store.newest().log_start
+        if superblock != now.superblock or has_log:
             published = publish_superblock(
-                self.store, newest, superblock, self.mark, "purge", is_maintenance=False
+                self.store, newest, superblock, self.mark, "purge", lock, is_maintenance=False
             )
             if published is None:
                 return None

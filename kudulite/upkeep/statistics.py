@@ -1,22 +1,19 @@
 """TableStatistics: what a table holds, in rows, files and bytes, and what upkeep would be worth."""
 
-
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.shown.html import html_fields
+from kudulite.table.present import read_tablets
 from kudulite.table.snapshot import ancient_history_mark
+from kudulite.table.table_log import log_folder
 from kudulite.table.table_store import TableStore
-from kudulite.table.tablet_memory import read_tablet
 from kudulite.tablet.compaction_policy import average_height
 from kudulite.tablet.maintenance_policy import ancient_bytes, dead_row_count, extents_of
-from kudulite.upkeep.garbage_collection import stat_of, superseded_bytes
-from kudulite.wal.segment import list_segments, segment_path
+from kudulite.upkeep.garbage_collection import superseded_bytes
 
 
 @dataclass(frozen=True)
@@ -55,15 +52,14 @@ class TableStatistics:
 
 
 def live_row_count(store: TableStore) -> int:
-    """Return the rows of the newest state, from superblocks and what logs hold in memory."""
-    return sum(read_tablet(store, entry).live_row_count for entry in store.newest().tablets)
+    """Return the rows of the newest state, from superblocks and what the log holds in memory."""
+    return sum(tablet.live_row_count for tablet in read_tablets(store)[1])
 
 
 def table_statistics(store: TableStore) -> TableStatistics:
     """Return the figures of the newest version. Raises CorruptionError, StorageError."""
-    manifest = store.newest()
+    (manifest, _, _), tablets = read_tablets(store)
     mark = ancient_history_mark(store, manifest)
-    tablets = [read_tablet(store, entry) for entry in manifest.tablets]
     by_tablet = [[rowset.meta for rowset in tablet.disk_rowsets] for tablet in tablets]
     current = [[m for m in metas if m.delete_timestamp is None] for metas in by_tablet]
     everything = [meta for metas in by_tablet for meta in metas]
@@ -85,18 +81,9 @@ def table_statistics(store: TableStore) -> TableStatistics:
         bytes_on_disk=sum(entry.bytes_on_disk for entry in manifest.tablets),
         superseded_bytes=superseded_bytes(store),
         unflushed_row_count=sum(tablet.memory_row_count for tablet in tablets),
-        log_bytes=sum(_log_bytes(tablet.wal_folder) for tablet in tablets),
+        log_bytes=sum(file.length for file in store.storage.files_below(log_folder(store.folder))),
         ancient_history_mark=Timestamp(mark),
     )
-
-
-def _log_bytes(folder: Path) -> int:
-    """Return the size of all segments of a log; of one that is removed meanwhile, 0."""
-    total = 0
-    for segment in list_segments(folder):
-        with suppress(FileNotFoundError):
-            total += stat_of(segment_path(folder, segment)).st_size
-    return total
 
 
 def _files(

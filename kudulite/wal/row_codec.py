@@ -421,3 +421,16 @@ class RowChanges:
     def row_count(self) -> int:
         """The number of changes, 1 or more in a record."""
         return len(self.ops)
+
+    def slice(self, start: int, stop: int) -> RowChanges:
+        """Return the changes [start, stop), with the columns that some of them set."""
+        columns, is_set = {}, {}
+        for column_id, values in self.columns.items():
+            mask = self.is_set.get(column_id)
+            mask = None if mask is None else mask[start:stop]
+            if mask is not None and not mask.any():
+                continue
+            columns[column_id] = values.slice(start, stop - start)
+            if mask is not None and not mask.all():
+                is_set[column_id] = mask
+        return RowChanges(self.timestamp, self.ops[start:stop], columns, is_set)

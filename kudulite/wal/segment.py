@@ -1,28 +1,24 @@
-"""The write-ahead log of a tablet: its segments, what they are called, and positions in it.
+"""The write-ahead log of a table: its segments, what they are called, and positions in it.
 
-    with the tablet's lock:
+    with the log's lock:
         if not writer.is_current:                          # others may have appended
-            tail = read_wal(folder, writer.end, None, …)   # the caller applies its records
-            writer = WalWriter(file_system, folder, tail.end)
-        end = writer.append([changes])                     # durable when it returns
+            tail = read_log(storage, folder, table_id, writer.end, None)    # the caller applies it
+            writer = LogWriter(storage, folder, table_id, tail.end)
+        end = writer.append([encode_commit(…)])            # durable when it returns
 
-A segment is a header of 40 bytes, then frames:
+A segment is a header of 40 bytes, then frames (frame_format.py):
 
     segment := header frame*
     header  := magic[8]="kudulwal"  format_version:u32le  segment:u64le  previous_length:u64le
                salt[8]  header_crc32:u32le (of the 36 bytes before it)
-    salt    := random[4]  tablet_crc32:u32le (of the tablet's id); random[8] in format version 1
+    salt    := random[4]  table_crc32:u32le (of the table's id)
 
-`record_format` describes frames and records. `previous_length` is the final length of the segment
-before, 0 for the first. The checksum of a frame is also of the salt, which differs in each segment,
-so bytes that a user stored, or that an older file left on the disk, never look like a frame of this
-place.
+`previous_length` is the final length of the segment before, 0 for the first. The salt differs in
+each segment. Format versions 1 and 2 are of the logs that each tablet had (tablet_log.py).
 
-Worked example: segment 1 of tablet "7f", random bytes 00010203; in it, at byte 40, a frame of the
-8 bytes "payload.":
+Worked example: segment 1 of table "7f", random bytes 00010203:
 
-    6b7564756c77616c 02000000 0100000000000000 0000000000000000 00010203a6760f75 377543db
-    4b4c5746 08000000 c32a4b63 7e0adff6 7061796c6f61642e
+    6b7564756c77616c 03000000 0100000000000000 0000000000000000 00010203a6760f75 2a88f6da
 
 Positions are ordered as the log is. (0, 0) is a log without segments; the first segment is 1. A
 position at or before the end of a segment's header means the segment's first frame.
@@ -33,7 +29,7 @@ durably, so one with zeros at its end is the last.
 
 from __future__ import annotations
 
-import os
+import secrets
 import struct
 import zlib
 from dataclasses import dataclass
@@ -43,9 +39,10 @@ from typing import Any, NamedTuple
 from kudulite.errors import CorruptionError
 from kudulite.storage.checked_json import check_crc32, check_format_version
 from kudulite.storage.names import segment_name, segment_of
-from kudulite.storage.storage_error import storage_error
+from kudulite.storage.storage import Storage
 
-FORMAT_VERSION = 2  # on disk: a change of meaning raises it
+FORMAT_VERSION = 3  # on disk: a change of meaning raises it
+TABLET_LOG_VERSIONS = (1, 2)  # read by tablet_log.py
 SEGMENT_MAGIC = b"kudulwal"
 SALT_BYTES = 8
 _RANDOM_BYTES = 4
@@ -53,7 +50,6 @@ _SEGMENT_HEADER = struct.Struct("<8sIQQ8sI")
 _CRC_BYTES = 4
 SEGMENT_HEADER_BYTES = _SEGMENT_HEADER.size
 SEGMENT_BYTES_MAX = 8 << 20  # not part of the format: a writer begins another segment then
-
 
 
 @dataclass(frozen=True)
@@ -64,14 +60,27 @@ class SegmentHeader:
     previous_length: int
     salt: bytes
 
+    def check_owner(self, kind: str, owner_id: str) -> None:
+        """Raise CorruptionError unless the segment is of this table, or of this tablet."""
+        if self.salt[_RANDOM_BYTES:] != _owner_crc(owner_id):
+            raise CorruptionError(
+                f"belongs to another {kind}, expected {kind} {owner_id}; segments were swapped, or"
+                " one was copied over another: restore the segment from a copy of the table"
+            )
 
-def new_salt(tablet_id: str) -> bytes:
-    """Return the salt of a new segment of a tablet."""
-    return os.urandom(_RANDOM_BYTES) + _tablet_crc(tablet_id)
+    def check_number(self, segment: int) -> None:
+        """Raise CorruptionError unless this is the header of `segment`."""
+        if self.segment != segment:
+            raise CorruptionError(f"says it is segment {self.segment}, expected {segment}")
 
 
-def _tablet_crc(tablet_id: str) -> bytes:
-    return zlib.crc32(os.fsencode(tablet_id)).to_bytes(_CRC_BYTES, "little")
+def new_salt(table_id: str) -> bytes:
+    """Return the salt of a new segment of a table's log."""
+    return secrets.token_bytes(_RANDOM_BYTES) + _owner_crc(table_id)
+
+
+def _owner_crc(owner_id: str) -> bytes:
+    return zlib.crc32(owner_id.encode()).to_bytes(_CRC_BYTES, "little")
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
@@ -82,31 +91,36 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
     return unchecked + zlib.crc32(unchecked).to_bytes(_CRC_BYTES, "little")
 
 
-def decode_segment_header(content: bytes, segment: int, tablet_id: str) -> SegmentHeader:
+def decode_segment_header(content: bytes, segment: int, table_id: str) -> SegmentHeader:
     """Return the header at the start of the file of `segment`, with every field checked.
 
     Raises CorruptionError or FormatVersionError; the caller adds the path.
     """
+    version, header = parse_segment_header(content)
+    if version in TABLET_LOG_VERSIONS:
+        raise CorruptionError(f"is of the log of a tablet, expected that of table {table_id}")
+    check_format_version("log segment", version, FORMAT_VERSION)
+    header.check_owner("table", table_id)
+    header.check_number(segment)
+    return header
+
+
+def parse_segment_header(content: bytes) -> tuple[int, SegmentHeader]:
+    """Return (format version, header) of a segment of any log, with the checksum checked.
+
+    Raises CorruptionError. The fields of the header mean something in known versions only.
+    """
     if len(content) < SEGMENT_HEADER_BYTES:
         raise CorruptionError(f"{len(content)} bytes, expected at least {SEGMENT_HEADER_BYTES}")
     content = content[:SEGMENT_HEADER_BYTES]
-    magic, version, number, previous_length, salt, stored = _SEGMENT_HEADER.unpack(content)
+    magic, version, segment, previous_length, salt, stored = _SEGMENT_HEADER.unpack(content)
     if magic != SEGMENT_MAGIC:
         raise CorruptionError(f"starts with {magic!r}, expected {SEGMENT_MAGIC!r}")
     check_crc32("header CRC", zlib.crc32(content[:-_CRC_BYTES]), stored)
-    if version != 1:
-        check_format_version("WAL segment", version, FORMAT_VERSION)
-        if salt[_RANDOM_BYTES:] != _tablet_crc(tablet_id):
-            raise CorruptionError(
-                f"belongs to another tablet, expected tablet {tablet_id}; segments were swapped, or"
-                " one was copied over another: restore the segment from a copy of the table"
-            )
-    if number != segment:
-        raise CorruptionError(f"says it is segment {number}, expected {segment}")
-    return SegmentHeader(number, previous_length, salt)
+    return version, SegmentHeader(segment, previous_length, salt)
 
 
-class WalPosition(NamedTuple):
+class LogPosition(NamedTuple):
     """Byte `offset` in the file of `segment`: the beginning of a frame, or of the next one."""
 
     segment: int
@@ -117,7 +131,7 @@ class WalPosition(NamedTuple):
         return [self.segment, self.offset]
 
     @staticmethod
-    def from_json(value: Any) -> WalPosition:
+    def from_json(value: Any) -> LogPosition:
         """Build a position from `to_json`'s form; CorruptionError if it is not one."""
         if (
             not isinstance(value, list)
@@ -125,17 +139,17 @@ class WalPosition(NamedTuple):
             or not all(type(number) is int and 0 <= number < 1 << 63 for number in value)
         ):
             raise CorruptionError(
-                f"stored WAL position is {value!r}, expected [segment, offset], both 0 or more"
+                f"stored log position is {value!r}, expected [segment, offset], both 0 or more"
             )
-        return WalPosition(*value)
+        return LogPosition(*value)
 
     @property
-    def first_frame(self) -> WalPosition:
+    def first_frame(self) -> LogPosition:
         """The same position in the form in which equal positions compare equal."""
-        return WalPosition(max(self.segment, 1), max(self.offset, SEGMENT_HEADER_BYTES))
+        return LogPosition(max(self.segment, 1), max(self.offset, SEGMENT_HEADER_BYTES))
 
 
-WAL_BEGIN = WalPosition(0, 0)
+LOG_BEGIN = LogPosition(0, 0)
 
 
 def segment_path(folder: Path, segment: int) -> Path:
@@ -143,17 +157,7 @@ def segment_path(folder: Path, segment: int) -> Path:
     return folder / segment_name(segment)
 
 
-def tablet_id_of(folder: Path) -> str:
-    """Return the id of the tablet whose log is in `folder`: the name of the folder around it."""
-    return folder.parent.name
-
-
-def list_segments(folder: Path) -> list[int]:
+def list_segments(storage: Storage, folder: Path) -> list[int]:
     """Return the numbers of the existing segments, ascending; none without a folder."""
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise storage_error("list", folder, error) from error
+    names = [path.name for path in storage.entries(folder)]
     return sorted(found for name in names if (found := segment_of(name)) is not None)

@@ -17,6 +17,7 @@ single row.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
@@ -33,8 +34,24 @@ PART_BYTES_MAX = 3 << 29
 # Batches of fewer bytes than this part of STAGE_BYTES_MAX are joined as they arrive.
 JOINED_FRACTION = 16
 _PACKED_FACTOR = 2
+# Of more bytes, rows are not few: the log would hold them in memory until they are flushed.
+FEW_BYTES_MAX = 8 << 20
 
 Batch: TypeAlias = pa.RecordBatch | pa.Table
+
+
+def few_rows(batches: Iterable[Batch], rows_max: int) -> tuple[pa.Table | None, Iterable[Batch]]:
+    """Return all rows and no batches, or None and all batches where they are many, or none."""
+    taken: list[pa.Table] = []
+    count = size = 0
+    waiting = iter(batches)
+    for batch in waiting:
+        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        taken.append(table)
+        count += table.num_rows
+        if count > rows_max or (size := size + _size(table)) > FEW_BYTES_MAX:
+            return None, itertools.chain(taken, waiting)
+    return (_joined(taken), ()) if count else (None, taken)
 
 
 def chunks(batches: Iterable[Batch]) -> Iterator[list[pa.Table]]:

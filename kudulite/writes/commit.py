@@ -1,61 +1,51 @@
 """Commit of a bulk write: all its tablets at one timestamp, in one version, or nothing.
 
-    1  flush the tablets' logs, check conflicts, rebase all parts     no lock: files are written
-    2  take the tablets' locks in id order; flush the rest of their logs
-    3  check again what has changed since 1                           usually nothing
-    4  sync the folders of the files                                  invisible
-    5  timestamp, above all that can be seen; superblocks with it     invisible
-    6  put-if-absent of the next manifest                             the commit; 5 and 6 again if
-                                                                      another version came first
-    7  advance the safe timestamps, release the locks
+    1  flush the log of its tablets, check conflicts, rebase all parts   no lock: files are written
+    2  take the table's lock; flush the rest of the log of its tablets
+    3  check again what has changed since 1                              usually nothing
+    4  sync the files of 1 and 3                                         invisible
+    5  timestamp, above all that can be seen; superblocks with it        invisible
+    6  put-if-absent of the next manifest                                the commit
+    7  advance the safe timestamp, release the lock
 
-Writes to other tablets may publish in between. They take a version number but leave the locked
-tablets alone, so the new entries are put into the newer version. They stay as they are if the newer
-version has an older timestamp. Otherwise a snapshot of that version would show this commit, so the
-superblocks are written again with a later timestamp.
-
-The files are where they stay from the start (resolve.py). Their folders are fsynced before the
-superblock that lists them is written. A crash leaves unreferenced files, which garbage collection
-removes once the write is over (open_writes.py).
+The files are where they stay from the start (resolve.py). Their names are durable before the
+superblock that lists them is written: tasks sync those that they make. A crash leaves unreferenced
+files, which garbage collection removes once the write is over (open_writes.py).
 
 A write that was computed from rows of the table fails if one of them has changed since. One that
 can be computed again, row by row, gives the commit a `Reread`. Then the rows that changed leave the
 staged parts, and are read and staged again: before step 2, to the moment of a version that is
-published for it under all locks, and in step 3, for the little that has changed since. All tablets
-are locked, so that all rows are those of one moment.
+published for it, and in step 3, for the little that has changed since.
 
 **Invariants**: (1) the timestamp is above that of the version before, every timestamp used in the
-table, and the safe timestamp of each of its tablets; (2) safe timestamps advance only after the
-version is published; (3) before step 6 nothing is visible, and an error leaves the table as it was.
+table, and the table's safe timestamp; (2) the safe timestamp advances only after the version is
+published; (3) before step 6 nothing is visible, and an error leaves the table as it was.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import cached_property
 from typing import Protocol
 
 import pyarrow as pa
 
 from kudulite.chain.manifest import Manifest, Origin, TabletEntry
 from kudulite.delta.delta_file import DeltaFileMeta
-from kudulite.errors import (
-    ConflictError,
-    TimestampError,
-    UsageError,
-)
+from kudulite.errors import ConflictError, TimestampError
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.storage.file_system import check_length
-from kudulite.storage.names import ROWSET_FOLDER
-from kudulite.storage.tablet_lock import TabletLock
+from kudulite.storage.new_files import NewFiles
+from kudulite.storage.storage import check_length
+from kudulite.storage.table_lock import TableLock
 from kudulite.table.background_work import in_threads
-from kudulite.table.memory_flush import flush_tablet, flushed_under_locks
+from kudulite.table.memory_flush import flush_table, flushed_under_lock
 from kudulite.table.open_writes import check_write_is_open
+from kudulite.table.present import listing, present, recover
 from kudulite.table.publication import version_timestamp
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import (
@@ -63,12 +53,13 @@ from kudulite.table.write_state import (
     StagedTask,
     WriteState,
     check_history,
+    check_same_schema,
     is_committed,
 )
 from kudulite.tablet.conflict_check import ConflictCheck
 from kudulite.tablet.operation import WriteSpec
-from kudulite.tablet.resolve import StagedTablet
 from kudulite.tablet.row_effects import WriteCounts
+from kudulite.tablet.staged_tablet import StagedTablet
 from kudulite.tablet.tombstones import TombstoneFileMeta
 from kudulite.upkeep.alter import alter_table
 from kudulite.writes.stager import Stager
@@ -101,7 +92,7 @@ class CommitResult:
 
 @dataclass
 class Commit:
-    """One commit; `base` is the version that the write pinned."""
+    """One commit of checked `tasks`; `base` is the version that the write pinned."""
 
     store: TableStore
     state: WriteState
@@ -114,12 +105,11 @@ class Commit:
     def run(self) -> CommitResult:
         """Publish the write. Raises RowError, ConflictError, LockTimeoutError, StorageError."""
         newest = self._checked_newest()
-        if is_committed(self.state, newest):
-            return _skipped(newest)
-        check_write_is_open(self.store, self.state)
+        if self.state.application_id is not None and is_committed(self.state, listing(self.store)):
+            return skipped(newest, present(self.store).timestamp)
+        check_write_is_open(self.store, self.state.write_id)
         staged = self._noted(self._staged_parts())
-        for tablet_id in self._touched(staged):
-            flush_tablet(self.store, tablet_id)
+        flush_table(self.store, self._touched(staged))
         newest = self._checked_newest()
         if self.reread is None:
             parts = self._rebased(staged, self.base, newest, is_first=True)
@@ -128,25 +118,22 @@ class Commit:
             self._check_same_schema(newest)
             parts = self._reread(self.reread, staged, self.base, newest, newest.versions.timestamp)
         self._noted(parts)
-        with ExitStack() as stack:
-            locks = self._lock(stack, parts)
-            return self._publish(parts, newest, locks)
+        with self.store.locked(f"commit of write {self.state.write_id}") as lock:
+            return self._publish(parts, newest, lock)
 
-    def _publish(
-        self, parts: Parts, rebased_to: Manifest, locks: Mapping[str, TabletLock]
-    ) -> CommitResult:
+    def _publish(self, parts: Parts, rebased_to: Manifest, lock: TableLock) -> CommitResult:
         newest = self._checked_newest()
-        if is_committed(self.state, newest):
-            return _skipped(newest)
-        newest = flushed_under_locks(self.store, newest, locks)
+        found = recover(self.store, lock)
+        if is_committed(self.state, found.memory.listing(newest)):
+            return skipped(newest, found.timestamp)
+        newest = flushed_under_lock(self.store, newest, lock, self._touched(parts))
         self._check_is_first(newest, parts)
         self._check_overwritten(newest)
         if self.reread is None:
             current = self._rebased(parts, rebased_to, newest, is_first=False)
         else:
-            until = version_timestamp(self.store, newest)
-            for lock in locks.values():
-                lock.advance_safe_timestamp(until)  # so that reads up to it need no lock
+            until = version_timestamp(self.store, newest, lock)
+            lock.advance_safe_timestamp(until)  # so that reads up to it need no lock
             current = self._reread(self.reread, parts, rebased_to, newest, until)
         if self.state.spec.replaces_rows:
             current = self._with_deletes(current, newest)
@@ -157,21 +144,21 @@ class Commit:
         if not (changed or self.state.spec.ends_rows) and self.state.application_id is None:
             return CommitResult(newest.version, newest.timestamp, counts)
         installer = Installer(self.store, self.state.spec, changed)
-        assert all(tablet_id in locks for tablet_id in installer.parts)
-        installer.sync()
-        manifest = self._publish_next(newest, installer, counts)
+        check_write_is_open(self.store, self.state.write_id)  # its files stay from here on
+        self._files.sync()
+        installer.check_files()
+        manifest = self._publish_next(newest, installer, counts, lock)
         if manifest is None:
-            return _skipped(self.store.newest())
-        # The version is published: from here nothing may fail. A reader that finds the safe
-        # timestamp too low advances it under the lock.
+            newest = self.store.newest()
+            return skipped(newest, newest.timestamp)
+        # The version is published: from here nothing may fail.
         with suppress(OSError):
-            for lock in locks.values():
-                lock.advance_safe_timestamp(installer.timestamp)
+            lock.advance_safe_timestamp(installer.timestamp)
             self._remove_replaced(installer.parts)
         return CommitResult(manifest.version, installer.timestamp, counts)
 
     def _publish_next(
-        self, newest: Manifest, installer: Installer, counts: WriteCounts
+        self, newest: Manifest, installer: Installer, counts: WriteCounts, lock: TableLock
     ) -> Manifest | None:
         """Publish the next version; None if another write committed the application version."""
         name, message = self.state.operation_name, self.state.message
@@ -183,11 +170,12 @@ class Commit:
                 return None
             self._check_same_schema(manifest)
             if manifest.versions.timestamp >= installer.timestamp:
-                installed = installer.install(version_timestamp(self.store, manifest), newest)
+                timestamp = version_timestamp(self.store, manifest, lock)
+                installed = installer.install(timestamp, newest)
             origin = Origin(name, installer.timestamp, counts, message)
             return self._next(manifest, installed, origin)
 
-        return self.store.update(build, newest)
+        return self.store.update(build, newest, lock)
 
     # -- what the version must be
 
@@ -228,20 +216,7 @@ class Commit:
             )
 
     def _check_same_schema(self, newest: Manifest) -> None:
-        # Columns added after this write was planned are missing from its files and read as NULL,
-        # like those of any older row.
-        base = self.base
-        if (
-            not newest.schema.only_adds_to(base.schema)
-            or replace(newest.partition, schema=base.schema) != base.partition
-            or {entry.id for entry in newest.tablets} != {entry.id for entry in base.tablets}
-            # Rows that stay have cells of an added column, which rows of this write have not.
-            or (self.state.spec.replaces_rows and newest.schema.names != base.schema.names)
-        ):
-            raise ConflictError(
-                f"table {self.store.name!r}: the schema was altered during a write (version"
-                f" {self.base.version} to {newest.version}); write again"
-            )
+        check_same_schema(self.store.name, self.state, self.base, newest)
 
     def _next(
         self, newest: Manifest, installed: Mapping[str, TabletEntry], origin: Origin
@@ -270,27 +245,24 @@ class Commit:
                 for path, _ in part.files():
                     if (part.tablet_id, path) not in listed:
                         file = self.store.tablet_folder(part.tablet_id) / path
-                        self.store.file_system.remove(file)
+                        self.store.storage.delete(file)
 
     # -- rebasing parts
 
     @property
     def _base_stager(self) -> Stager:
-        return Stager(self.store, self.state, self.base)
+        return self._stager(self.base)
+
+    def _stager(self, manifest: Manifest) -> Stager:
+        return Stager(self.store, self.state, manifest, self._files)
+
+    @cached_property
+    def _files(self) -> NewFiles:
+        """The files that the commit itself makes of what tasks have staged."""
+        return NewFiles(self.store.storage, self.state.write_id)
 
     def _staged_parts(self) -> Parts:
-        for task in self.tasks:
-            if task.write_id != self.state.write_id:
-                raise UsageError(
-                    f"table {self.store.name!r}: commit of write {self.state.write_id} was given a"
-                    f" task of write {task.write_id}"
-                )
-        numbers = [task.task_index for task in self.tasks]
-        if len(set(numbers)) != len(numbers):
-            raise UsageError(
-                f"table {self.store.name!r}: two staged tasks with one task_index were given to"
-                f" the commit: {sorted(numbers)}; give one attempt of each task"
-            )
+        self.tasks = [self._with_files(task) for task in self.tasks]
         parts: Parts = defaultdict(list)
         for task in sorted(self.tasks, key=lambda task: task.task_index):
             for part in task.tablets:
@@ -298,6 +270,12 @@ class Commit:
             for operations in task.operations:
                 parts[operations.tablet_id]  # a tablet of the write, resolved below
         return parts
+
+    def _with_files(self, task: StagedTask) -> StagedTask:
+        """Return a task whose rows are in files, also those that it has handed over."""
+        if task.rows is None:
+            return task
+        return self._base_stager.stage_checked(task.rows, task.task_index)
 
     def _rebased(self, parts: Parts, before: Manifest, now: Manifest, *, is_first: bool) -> Parts:
         """Return the parts rebased to `now`, tablets in parallel.
@@ -326,7 +304,7 @@ class Commit:
             if not operations:
                 return parts
             # A row that is deleted and inserted again loses its values of columns added since.
-            return Stager(self.store, self.state, now).resolve_operations(operations, new.id)
+            return self._stager(now).resolve_operations(operations, new.id)
         conflict_check = ConflictCheck(self._base_stager.resolver, self.store.cache)
         before, current = self.store.tablet(old), self.store.tablet(new)
         return conflict_check.rebase(parts, before, current)
@@ -352,7 +330,7 @@ class Commit:
                 own, tablet = keys[entry.id], self.store.tablet(entry)
                 parts[entry.id] = conflict_check.without_keys(parts[entry.id], own, tablet)
         rebased = defaultdict(list, self._rebased(parts, before, now, is_first=False))
-        staged = Stager(self.store, self.state, now).stage(rows, len(self.tasks))
+        staged = self._stager(now).stage(rows, len(self.tasks))
         for part in staged.tablets:
             rebased[part.tablet_id].append(part)
         return rebased
@@ -372,23 +350,18 @@ class Commit:
         ordered = sorted(self.tasks, key=lambda task: task.task_index)
         return [o for task in ordered for o in task.operations if o.tablet_id == tablet_id]
 
-    # -- under the locks
+    # -- under the lock
 
-    def _lock(self, stack: ExitStack, parts: Parts) -> dict[str, TabletLock]:
-        """Lock every tablet that may change.
+    def _touched(self, parts: Parts) -> list[str]:
+        """Return the tablets that may change.
 
         An empty part stays empty, except that rows resolved at commit may then have an effect.
         """
-        work = f"commit of write {self.state.write_id}"
-        return {t: stack.enter_context(self.store.locked(t, work)) for t in self._touched(parts)}
-
-    def _touched(self, parts: Parts) -> list[str]:
-        """Return the tablets that may change, in the order of their locks."""
         if self.state.spec.is_overwrite or self.reread is not None:
-            return sorted(entry.id for entry in self.base.tablets)
+            return [entry.id for entry in self.base.tablets]
         if self.state.is_resolved_at_commit:
-            return sorted(parts)
-        return sorted(t for t, ps in parts.items() if not all(p.is_empty for p in ps))
+            return list(parts)
+        return [t for t, ps in parts.items() if not all(p.is_empty for p in ps)]
 
     def _changed(self, newest: Manifest, parts: Parts) -> Parts:
         """Return the parts of the tablets that get a new superblock."""
@@ -406,13 +379,14 @@ class Commit:
         return spec.is_overwrite and bool(self.store.tablet(entry).superblock.tombstones)
 
 
-def _skipped(newest: Manifest) -> CommitResult:
-    return CommitResult(newest.version, newest.timestamp, WriteCounts(), is_skipped=True)
+def skipped(newest: Manifest, timestamp: int) -> CommitResult:
+    """Return the result of a write whose application version was committed before a moment."""
+    return CommitResult(newest.version, timestamp, WriteCounts(), is_skipped=True)
 
 
 @dataclass
 class Installer:
-    """Lists the parts of one write in their tablets, which are locked.
+    """Lists the parts of one write in their tablets, under the table's lock.
 
     A write that `ends_rows` also ends all existing rowsets.
     """
@@ -422,9 +396,13 @@ class Installer:
     parts: Parts
     timestamp: int = -1  # of the superblocks that were written last
 
-    def sync(self) -> None:
-        """Make the names of the files of all parts durable. Raises StorageError if one is gone."""
-        in_threads("sync", lambda item: self._sync(*item), list(self.parts.items()))
+    def check_files(self) -> None:
+        """Raise StorageError or CorruptionError unless the files of all parts are there, whole."""
+        for tablet_id, parts in self.parts.items():
+            folder = self.store.tablet_folder(tablet_id)
+            for part in parts:
+                for name, ref in part.files():
+                    check_length(self.store.storage, folder / name, ref)
 
     def install(self, timestamp: int, newest: Manifest) -> dict[str, TabletEntry]:
         """Write superblocks of `newest` with the parts in them, committed at `timestamp`.
@@ -443,7 +421,6 @@ class Installer:
         tombstones = self._tombstones(() if self.spec.is_overwrite else old.tombstones, parts)
         superblock = replace(old, rowsets=tuple(rowsets), tombstones=tombstones)
         ref = self.store.write_superblock(superblock, entry)
-        self.store.file_system.sync_directory(self.store.tablet_folder(entry.id))
         return entry.with_superblock(ref, rowsets, self.timestamp)
 
     def _changed(self, meta: RowSetMeta, parts: Sequence[StagedTablet]) -> RowSetMeta:
@@ -470,19 +447,3 @@ class Installer:
                 kept = [meta for meta in found if meta.ref.name not in replaced]
                 found = (*kept, part.tombstones.meta.stamped(self.timestamp))
         return found
-
-    def _sync(self, tablet_id: str, parts: Sequence[StagedTablet]) -> None:
-        """Sync the folders of a tablet's files; its own is synced with the superblock."""
-        folder = self.store.tablet_folder(tablet_id)
-        rowsets, to_sync = folder / ROWSET_FOLDER, set[Path]()
-        for part in parts:
-            for name, ref in part.files():
-                check_length(folder / name, ref)
-            for meta in part.rowsets:
-                to_sync.add(rowsets)
-                if meta.redo:
-                    to_sync.add(rowsets / meta.id)
-            for delta in part.deltas:
-                to_sync.add(rowsets / delta.rowset_id)
-        for path in sorted(to_sync):
-            self.store.file_system.sync_directory(path)

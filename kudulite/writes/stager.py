@@ -20,9 +20,12 @@ from kudulite.chain.manifest import Manifest
 from kudulite.errors import RowError, SchemaError
 from kudulite.model.column_cast import cast_chunks, cast_to_column
 from kudulite.shown.progress import Progress
-from kudulite.storage.names import new_operations_name
+from kudulite.storage.names import new_file_name
+from kudulite.storage.new_files import NewFiles
+from kudulite.storage.storage import check_content
 from kudulite.table.background_work import in_threads
 from kudulite.table.open_writes import check_write_is_open
+from kudulite.table.present import listing
 from kudulite.table.row_ids import numbered
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_store import TableStore
@@ -36,9 +39,11 @@ from kudulite.table.write_state import (
     is_committed,
 )
 from kudulite.tablet.operation import Operation, mask_of, operation_codes, raise_row_error
-from kudulite.tablet.resolve import OperationBatch, Resolver, StagedTablet
+from kudulite.tablet.operation_batch import OperationBatch
+from kudulite.tablet.resolve import Resolver
 from kudulite.tablet.row_gather import RowGather
-from kudulite.writes.batch_pieces import Batch, chunks
+from kudulite.tablet.staged_tablet import StagedTablet
+from kudulite.writes.batch_pieces import Batch, chunks, few_rows
 
 # A column with fewer rows in a chunk is joined, because each chunk costs calls.
 CHUNK_ROWS_MIN = 1 << 15
@@ -46,11 +51,12 @@ CHUNK_ROWS_MIN = 1 << 15
 
 @dataclass(frozen=True)
 class Stager:
-    """Stages batches of one write against the version `manifest`."""
+    """Stages batches of one write against the version `manifest`, in its new `files`."""
 
     store: TableStore
     state: WriteState
     manifest: Manifest
+    files: NewFiles
 
     @property
     def resolver(self) -> Resolver:
@@ -58,28 +64,38 @@ class Stager:
         store, schema = self.store, self.manifest.schema
         mark = ancient_history_mark(store, self.manifest)
         return Resolver(
-            store.file_system,
+            self.files,
             store.folder,
             store.name,
             schema,
             self.state.spec,
-            self.state.write_id,
             mark,
         )
 
-    def stage(self, batches: Iterable[Batch], task_index: int) -> StagedTask:
-        """Stage all rows of one task. Raises RowError and SchemaError; nothing is visible then."""
-        tablets: list[StagedTablet] = []
-        operations: list[StagedOperations] = []
-        if is_committed(self.state, self.store.newest()):
+    def stage(self, batches: Iterable[Batch], task_index: int, rows_max: int = 0) -> StagedTask:
+        """Stage all rows of one task; the names of its files are durable, and nothing is visible.
+
+        Up to `rows_max` rows are not written to files, but handed over. Raises RowError,
+        SchemaError, StorageError.
+        """
+        if self.state.application_id is not None and is_committed(self.state, listing(self.store)):
             for _ in batches:  # its rows may be refused now: those that it inserted are there
                 pass
             return StagedTask(self.state.write_id, task_index)
         check_history(self.store, self.state, self.manifest)
+        few, batches = few_rows(batches, 0 if self.state.spec.is_overwrite else rows_max)
+        if few is not None:
+            return StagedTask(self.state.write_id, task_index, rows=self.checked(few))
+        return self._stage_files(batches, task_index)
+
+    def _stage_files(self, batches: Iterable[Batch], task_index: int) -> StagedTask:
+        tablets: list[StagedTablet] = []
+        operations: list[StagedOperations] = []
         for pieces in chunks(batches):
             staged_bytes = sum(piece.nbytes for piece in pieces)
             self._stage_pieces(pieces, tablets, operations)
             return_memory(staged_bytes)  # that is free now, before more batches are collected
+        self.files.sync()
         return StagedTask(self.state.write_id, task_index, tuple(tablets), tuple(operations))
 
     def _stage_pieces(
@@ -93,24 +109,54 @@ class Stager:
         if not row_count:
             return
         columns = columns_of(pa.concat_tables(pieces))
-        names = list(columns)
-        operation_column = columns.get(self.state.operation_column or "")
         pieces.clear()
-        rows = self.checked_rows(columns)
-        codes = self._operation_codes(operation_column, names, row_count)
-        self.check_nulls(rows, codes)
+        self._stage_rows(*self._checked(columns, row_count), tablets, operations)
+
+    def stage_checked(self, checked: pa.Table, task_index: int) -> StagedTask:
+        """Stage rows that tasks have handed over."""
+        tablets: list[StagedTablet] = []
+        operations: list[StagedOperations] = []
+        self._stage_rows(*split_codes(checked), tablets, operations)
+        self.files.sync()
+        return StagedTask(self.state.write_id, task_index, tuple(tablets), tuple(operations))
+
+    def _stage_rows(
+        self,
+        rows: pa.Table,
+        codes: np.ndarray,
+        tablets: list[StagedTablet],
+        operations: list[StagedOperations],
+    ) -> None:
         if self.manifest.schema.auto_incrementing is not None:
             rows = numbered(self.store, self.manifest, rows, codes <= Operation.UPSERT_IGNORE)
         with Progress(f"write to table {self.store.name!r}") as progress:
             if self.state.is_resolved_at_commit:
                 operations += self._stage_operations(rows, codes)
-                progress.add(row_count)
+                progress.add(len(codes))
             else:
                 tablets += self._stage_resolved(rows, codes, progress)
 
     # -- checking
 
-    def checked_rows(self, columns: dict[str, pa.ChunkedArray]) -> pa.Table:
+    def checked(self, few: pa.Table) -> pa.Table:
+        """Return rows of a caller as those of the write, with the number of an operation each.
+
+        Raises RowError, SchemaError.
+        """
+        rows, codes = self._checked(columns_of(few), few.num_rows)
+        return rows.append_column(STAGED_OPERATION_NAME, pa.array(codes))
+
+    def _checked(
+        self, columns: dict[str, pa.ChunkedArray], row_count: int
+    ) -> tuple[pa.Table, np.ndarray]:
+        """Return the rows of a caller as those of the write, and the operation of each."""
+        names, operations = list(columns), columns.get(self.state.operation_column or "")
+        rows = self._fitted(columns)
+        codes = self._operation_codes(operations, names, row_count)
+        self._check_nulls(rows, codes)
+        return rows, codes
+
+    def _fitted(self, columns: dict[str, pa.ChunkedArray]) -> pa.Table:
         """Return the write's columns with the table's exact types, those of the key in one piece.
 
         Takes `columns` out, one by one. Other columns keep their chunks, which are not copied,
@@ -163,7 +209,7 @@ class Stager:
         operations: np.ndarray = np.array(codes, np.uint8)[encoded.indices.to_numpy()]
         return operations
 
-    def check_nulls(self, rows: pa.Table, codes: np.ndarray) -> None:
+    def _check_nulls(self, rows: pa.Table, codes: np.ndarray) -> None:
         """Refuse nulls in key columns, and in NOT NULL columns of rows that would store them."""
         spec = self.state.spec
         for name in (*self.manifest.schema.key_names, *spec.value_columns):
@@ -209,7 +255,7 @@ class Stager:
 
     # -- splitting
 
-    def _split(self, rows: pa.Table) -> Iterator[tuple[int, np.ndarray]]:
+    def split(self, rows: pa.Table) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (tablet index, its row numbers in batch order)."""
         schema, partition = self.manifest.schema, self.manifest.partition
         columns = {name: rows.column(name).chunk(0) for name in schema.key_names}
@@ -233,7 +279,7 @@ class Stager:
         self, rows: pa.Table, codes: np.ndarray, progress: Progress
     ) -> list[StagedTablet]:
         batch = OperationBatch.of(rows, codes, self.manifest.schema, self.state.spec)
-        check_write_is_open(self.store, self.state)
+        check_write_is_open(self.store, self.state.write_id)
         resolver = self.resolver
 
         def resolve(split: tuple[int, np.ndarray]) -> StagedTablet:
@@ -241,7 +287,7 @@ class Stager:
             tablet = self.store.tablet(self.manifest.placed_tablets[number])
             return resolver.resolve(batch.of_tablet(row_numbers), tablet)
 
-        splits = list(self._split(rows))
+        splits = list(self.split(rows))
         sizes = [len(row_numbers) for _, row_numbers in splits]
 
         def report(done: int) -> None:
@@ -253,17 +299,19 @@ class Stager:
 
     def _stage_operations(self, rows: pa.Table, codes: np.ndarray) -> list[StagedOperations]:
         """Write each tablet's rows with their operations, for the commit to resolve."""
-        check_write_is_open(self.store, self.state)
+        check_write_is_open(self.store, self.state.write_id)
         rows = rows.append_column(STAGED_OPERATION_NAME, pa.array(codes))
-        gather, staged = RowGather(rows), []
-        for number, row_numbers in self._split(rows):
-            path = f"{self.state.folder}/{new_operations_name()}"
-            with self.store.file_system.open_sink(self.store.folder / path) as sink:
+        gather, staged, write_id = RowGather(rows), [], self.state.write_id
+        for number, row_numbers in self.split(rows):
+            tablet_id = self.manifest.placed_tablets[number].id
+            # Its name needs no fsync: the write is over after a power failure.
+            path = self.store.tablet_folder(tablet_id) / new_file_name("operations", write_id)
+            with self.store.storage.open_sink(path) as sink:
                 with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), rows.schema) as writer:
                     arrays = [gather.take(name, row_numbers) for name in rows.column_names]
                     writer.write_table(pa.Table.from_arrays(arrays, schema=rows.schema))
-                sink.finish()
-            staged.append(StagedOperations(self.manifest.placed_tablets[number].id, path))
+                ref = sink.finish()
+            staged.append(StagedOperations(tablet_id, ref))
         return staged
 
     def resolve_operations(
@@ -272,12 +320,19 @@ class Stager:
         """Resolve a mixed write's rows of one tablet, in task order."""
         tables = []
         for staged in operations:
-            with pa.memory_map(str(self.store.folder / staged.path)) as source:
-                tables.append(pa.ipc.open_file(source).read_all())
+            path = self.store.tablet_folder(tablet_id) / staged.ref.name
+            content = self.store.storage.open(path, staged.ref).read_buffer()
+            check_content(path, content, staged.ref)
+            tables.append(pa.ipc.open_file(content).read_all())
         rows = pa.concat_tables(tables).combine_chunks()
-        codes = rows.column(STAGED_OPERATION_NAME).to_numpy().astype(np.uint8)
-        rows = rows.drop_columns([STAGED_OPERATION_NAME])
+        rows, codes = split_codes(rows)
         batch = OperationBatch.of(rows, codes, self.manifest.schema, self.state.spec)
         entry = self.manifest.entry(tablet_id)
         assert entry is not None
         return [self.resolver.resolve(batch, self.store.tablet(entry))]
+
+
+def split_codes(checked: pa.Table) -> tuple[pa.Table, np.ndarray]:
+    """Return rows without the numbers of their operations, and these, uint8[n]."""
+    codes = checked.column(STAGED_OPERATION_NAME).to_numpy().astype(np.uint8)
+    return checked.drop_columns([STAGED_OPERATION_NAME]), codes

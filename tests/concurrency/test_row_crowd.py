@@ -4,6 +4,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support.machines.crowd import (
+    LEVELS,
+    RING,
     SESSION_ROWS,
     Crowd,
     batch_rows,
@@ -15,6 +17,7 @@ from tests.support.tables.core_tables import CoreTables
 from tests.support.tiers import tiered
 
 TURNS = 30
+ROWS = SESSION_ROWS + RING + len(LEVELS)  # of a batch
 
 
 @pytest.mark.full
@@ -80,6 +83,22 @@ def test_purges_beside_each_other_and_beside_everything_else_lose_nothing(
     assert [told.batches for told in results] == [turns] * (7 + collectors)
 
 
+@tiered("kills", [2, 20], quick=1)
+def test_writers_that_are_killed_leave_whole_commits_and_nothing_else(core: CoreTables, kills: int):
+    """Each continues behind the batch that it finds, in all tablets, beside a scanner."""
+    folder = core.root / "mortals"
+    create(folder)
+    seconds = 2.0 * kills
+    crowd = Crowd(
+        folder, sessions=3, bulks=1, scanners=1, maintainers=1, mortals=2, kills=kills,
+        seconds=seconds,
+    )  # fmt: skip
+    crowd.start()
+    results = crowd.join(timeout_seconds=seconds + 120)
+    assert problems_at_end(folder, results, crowd.sessions) == []
+    assert crowd.kills >= kills / 2
+
+
 @tiered("turns", [8, TURNS], quick=1)
 def test_threads_that_share_a_client_see_and_lose_no_more_than_processes(
     core: CoreTables, turns: int
@@ -106,9 +125,12 @@ def snapshot(*parts: dict[str, list]) -> pa.Table:
         (snapshot(batch_rows(0, 1, SESSION_ROWS)).slice(1), "expected 8 at batch 1"),
         (snapshot(batch_rows(0, 2, SESSION_ROWS)), "expected 12 at batch 2"),
         (snapshot(batch_rows(0, 1, SESSION_ROWS), batch_rows(0, 2, SESSION_ROWS)), "ring rows"),
+        (snapshot(batch_rows(0, 1, SESSION_ROWS)).slice(0, ROWS - 1), "levels [1, 1, 1]"),
+        (snapshot(batch_rows(0, 1, SESSION_ROWS)).slice(0, ROWS - len(LEVELS)), "levels []"),
+        (snapshot({**batch_rows(0, 1, SESSION_ROWS), "batch": [*[1] * (ROWS - 1), 2]}), "1, 2]"),
     ],
 )
 def test_the_check_of_a_snapshot_finds_what_is_wrong(rows: pa.Table, problem: str | None):
-    """A whole batch passes; a lost row, a lost batch and a ring of two batches do not."""
+    """A whole batch passes; a lost row, a lost batch, two batches, uneven levels do not."""
     found = problems_of(rows, sessions=1)
     assert (problem is None and found == []) or any(problem in text for text in found)

@@ -17,7 +17,7 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.tablet import superblock
 from kudulite.upkeep.garbage_collection import collect_garbage
-from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
+from tests.support.doubles.killing_storage import KillingStorage, ran_to_its_end
 from tests.support.tables.core_tables import CoreTables, environment, expect_clean, stored
 from tests.support.tiers import tiered
 
@@ -135,7 +135,7 @@ def definition(table: Table) -> str:
 def run_killed(root: Path, write: Callable[[Client], object], steps: int, how: str) -> bool:
     """Run `write` with `steps` steps to live; returns whether it came to its end."""
     in_child = how == "exit"
-    dying = KillingFileSystem(steps, exits=in_child)
+    dying = KillingStorage(steps, exits=in_child)
     return ran_to_its_end(lambda: write(Client(root, environment(dying))), in_child=in_child)
 
 
@@ -154,7 +154,7 @@ def test_a_process_killed_at_any_step_leaves_old_or_new(
     base, new = core.root / "base", core.root / "new"
     prepare(Client(base, environment()))
     shutil.copytree(base, new)
-    counting = KillingFileSystem()
+    counting = KillingStorage()
     write(Client(new, environment(counting)))
     old_state, new_state = state(base), state(new)
     assert counting.count > {"delete": 1, "rename": 1, "collection": 5}.get(case, 10)

@@ -71,6 +71,7 @@ def test_a_seed_that_fails_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Any, said: str
 ) -> None:
     put(monkeypatch, work)
-    monkeypatch.setattr(trials, "SEED_SECONDS_MAX", 1.0)
+    if work is _waiting:  # the others end by themselves, on a busy machine too
+        monkeypatch.setattr(trials, "SEED_SECONDS_MAX", 1.0)
     with pytest.raises(AssertionError, match=f"(?s)made, {said}" if "seed" in said else said):
         run(tmp_path)

@@ -20,7 +20,7 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import TimestampError
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.local_storage import LocalStorage
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
@@ -30,7 +30,7 @@ from kudulite.tablet.maintenance_policy import (
 )
 from kudulite.upkeep.alter import forget_alterations
 from kudulite.upkeep.compaction import run_operation
-from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
+from tests.support.doubles.killing_storage import KillingStorage, ran_to_its_end
 from tests.support.tables.core_tables import (
     CoreTables,
     ManualClock,
@@ -62,9 +62,9 @@ class Prepared:
         self._fill(client)
         self.moments.append(client.table("t").current_timestamp())
 
-    def client(self, file_system: FileSystem | None = None, root: Path | None = None) -> Client:
+    def client(self, storage: LocalStorage | None = None, root: Path | None = None) -> Client:
         """A client that has seen nothing."""
-        return Client(root or self.root, environment(file_system, self.clock))
+        return Client(root or self.root, environment(storage, self.clock))
 
     def state(self, root: Path) -> State:
         """The rows now and at each moment."""
@@ -215,7 +215,7 @@ CASES: dict[str, tuple[Callable[[Prepared], None], Callable[[Client], object]]] 
 
 def parts_of(case: str) -> list[Callable[[list[tuple] | None], list[tuple] | None]]:
     """The parts of the table that are old or new as a whole: for a purge, each tablet."""
-    if case != "purge":
+    if "purge" not in case:
         return [lambda rows: rows]
     return [
         lambda rows: None if rows is None else [row for row in rows if row[0] < MIDDLE],
@@ -238,7 +238,7 @@ def test_upkeep_killed_at_any_step_leaves_old_or_new(
     prepare(prepared)
     new = core.root / "new"
     shutil.copytree(prepared.root, new)
-    counting = KillingFileSystem()
+    counting = KillingStorage()
     work(prepared.client(counting, new))
     states = [prepared.state(prepared.root), prepared.state(new)]
     assert sum(rows is not None for rows in states[1]) > 2
@@ -249,7 +249,7 @@ def test_upkeep_killed_at_any_step_leaves_old_or_new(
     for steps in (*places[::every], counting.count):
         root = core.root / f"killed-{steps}"
         shutil.copytree(prepared.root, root)
-        dying = KillingFileSystem(steps, exits=how == "exit")
+        dying = KillingStorage(steps, exits=how == "exit")
         client = prepared.client(dying, root)
         is_done = ran_to_its_end(partial(work, client), in_child=how == "exit")
         for part in parts_of(case):

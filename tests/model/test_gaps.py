@@ -4,6 +4,7 @@ The operation is built beside all of it, and published with what has arrived, or
 the table must equal the model now and at every legal moment, and check as good.
 """
 
+from tests.support.machines.history_looks import LOOKS
 from tests.support.machines.history_machine import GAPS
 from tests.support.machines.history_setup import Setup
 from tests.support.machines.history_steps import Step, replay
@@ -44,7 +45,8 @@ ACTIONS: dict[str, list[Step]] = {
     "all upkeep": [("compact_all", 1)],
     "reads": [("past", 1), ("changes", 1, "changes", 0, None, "both"), ("history", 1, 4)],
 }  # fmt: skip
-READS: list[Step] = [("peek", 1, "scan", place) for place in range(0, 12, 3)]
+READS: list[Step] = [("peek", 1, how, at) for how in LOOKS for at in (None, 0, 3, 9)]
+READS += [("changes", 1, how, 0, None, "both") for how in ("changes", "tokens")]
 
 
 CASES = [("merge", gap, "one") for gap in GAPS]

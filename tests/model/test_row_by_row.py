@@ -27,59 +27,63 @@ from tests.support.machines.row_machine import (
     Step,
 )
 from tests.support.machines.shrinking import shrink
+from tests.support.machines.step_pairs import part_of_circuit
 from tests.support.oracle.table_model import DELETES, OPERATIONS, UPDATES, Row
 from tests.support.tables.core_tables import CoreTables
-from tests.support.tiers import by_tier, tiered
+from tests.support.tiers import tiered
 
-SEEDS = range(36)
 SETUPS = [
     Setup(keys, layout, required)
     for (keys, layout), required in zip(
         itertools.product(("int", "composite"), LAYOUTS), itertools.cycle((False, True, False))
     )
 ]
+PARTS = 3  # of a circuit through all pairs of kinds of steps, for each setup
+SEEDS = range(PARTS * len(SETUPS))
 TEXTS = ("", "a", "a\0", "ÿ", "\U0001f600")
 MOMENT = datetime.datetime(2013, 1, 1, microsecond=7, tzinfo=datetime.UTC)
 SAFE = tuple(name for name in OPERATIONS if name not in ("insert", "update", "delete"))
+KINDS = (
+    *("sessions", "auto", "background", "mixed", "overwrite", *OPERATIONS),
+    *("flush_table", "reopen", "close", "check", "look", "where"),
+)
 
 
 class Steps:
-    """Makes random steps; `operation_count` is the number of rows in them so far."""
+    """Makes random steps of given kinds, and of sessions between them."""
 
     def __init__(self, setup: Setup, seed: int) -> None:
         self.setup = setup
         self.random = random.Random(seed)
-        self.operation_count = 0
 
-    def make(self, operation_count: int) -> list[Step]:
-        """Steps with at least so many operations on rows."""
+    def make(self, kinds: Sequence[str]) -> list[Step]:
+        """Return steps of these kinds in their order, with sessions before most of them."""
         steps: list[Step] = []
-        while self.operation_count < operation_count:
-            steps += self._some()
+        for kind in kinds:
+            for _ in range(self.random.choice([0, 1, 3])):
+                steps += self._session_steps()
+            steps += self._session_steps() if kind == "sessions" else [self._step(kind)]
         return steps
 
-    def _some(self) -> list[Step]:
-        choice, client = self.random.random(), self.random.randrange(CLIENTS)
-        if choice < 0.76:
-            return self._session_steps()
-        if choice < 0.80:
-            return [("auto", client, *self._row(OPERATIONS))]
-        if choice < 0.82:
-            return [("background", client, self._rows(OPERATIONS))]
-        if choice < 0.85:
-            return [self._batch(client)]
-        if choice < 0.862:
-            return [("mixed", client, self._uniform(self._rows(SAFE)))]
-        if choice < 0.865:
-            rows = [(key, values) for _, key, values in self._uniform(self._rows(["upsert"]))]
-            return [("overwrite", client, rows)]
-        if choice < 0.895:
-            return [("flush_table", client)]
-        if choice < 0.92:
-            return [(self.random.choice(["reopen", "close"]), client)]
-        if choice < 0.924:
-            return [("check", client)]
-        return [self._look(client)]
+    def _step(self, kind: str) -> Step:
+        client = self.random.randrange(CLIENTS)
+        if kind == "auto":
+            return kind, client, *self._row(OPERATIONS)
+        if kind == "background":
+            return kind, client, self._rows(OPERATIONS)
+        if kind == "mixed":
+            return kind, client, self._uniform(self._rows(SAFE))
+        if kind == "overwrite":
+            rows = self._uniform(self._rows(["upsert"]))
+            return kind, client, [(key, values) for _, key, values in rows]
+        if kind in OPERATIONS:
+            return self._batch(client, kind)
+        if kind == "look":
+            return kind, client, self.random.choice(LOOKS), self._version()
+        if kind == "where":
+            conditions = [self._condition() for _ in range(self.random.choice([1, 2]))]
+            return kind, client, conditions, self._version()
+        return kind, client
 
     def _session_steps(self) -> list[Step]:
         """Rows of one or two sessions in turn, then at times a flush of one of them, and a look."""
@@ -100,7 +104,6 @@ class Steps:
 
     def _row(self, operations: Sequence[str]) -> tuple[str, int, Row]:
         """An operation, a key and values; rarely one that lacks what it needs."""
-        self.operation_count += 1
         operation = self.random.choice(operations)
         names = [] if operation in DELETES else self._names(operation)
         return operation, self.random.randrange(KEY_COUNT), self._values(names)
@@ -132,19 +135,15 @@ class Steps:
             names.append("r")
         return [(operation, key, self._values(names)) for operation, key, _ in rows]
 
-    def _batch(self, client: int) -> Step:
-        operation = self.random.choice(OPERATIONS)
+    def _batch(self, client: int, operation: str) -> Step:
         rows = self._uniform(self._rows([operation]))
         if operation in DELETES:
             rows = [(operation, key, {}) for _, key, _ in rows]
         given = [(key, values) for _, key, values in rows]
         return "batch", client, operation, given, self.random.random() < 0.25
 
-    def _look(self, client: int) -> Step:
-        at = self.random.choice([None, self.random.randrange(1 << 16)])
-        if self.random.random() < 0.6:
-            return "look", client, self.random.choice(LOOKS), at
-        return "where", client, [self._condition() for _ in range(self.random.choice([1, 2]))], at
+    def _version(self) -> int | None:
+        return self.random.choice([None, self.random.randrange(1 << 16)])
 
     def _condition(self) -> tuple:
         key = self.setup.key(self.random.randrange(KEY_COUNT))
@@ -202,10 +201,12 @@ def expect_equal(folder: Path, setup: Setup, steps: Sequence[Step]) -> None:
 
 @tiered("seed", SEEDS)
 def test_any_steps_equal_the_model(core: CoreTables, seed: int):
-    """Looked at after every other flush, and at the end in every way and at every version."""
-    setup = SETUPS[seed % len(SETUPS)]
-    steps = Steps(setup, seed).make(by_tier(1_000, 1_700))
-    expect_equal(core.root / "random", setup, steps)
+    """Looked at after every other flush, and at the end in every way and at every version.
+
+    In each setup each kind of step comes after each kind."""
+    part, place = divmod(seed, len(SETUPS))
+    kinds = part_of_circuit(KINDS, place, part, PARTS)
+    expect_equal(core.root / "random", SETUPS[place], Steps(SETUPS[place], seed).make(kinds))
 
 
 def test_a_failure_is_shrunk_to_the_steps_that_matter(core: CoreTables, monkeypatch):
@@ -221,7 +222,8 @@ def test_a_failure_is_shrunk_to_the_steps_that_matter(core: CoreTables, monkeypa
     monkeypatch.setattr(RowMachine, "_apply", forgetful)
     setup = Setup("int", "one")
     with pytest.raises(AssertionError, match="replay") as failure:
-        expect_equal(core.root / "shrunk", setup, Steps(setup, 5).make(300))
+        kinds = ["sessions", "look"] * 30
+        expect_equal(core.root / "shrunk", setup, Steps(setup, 5).make(kinds))
     names = [line for line in str(failure.value).splitlines() if line.lstrip(" [").startswith("(")]
     assert len(names) <= 8, str(failure.value)
 

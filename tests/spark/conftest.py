@@ -2,7 +2,7 @@
 
 The first state is that of a session of `local_session` or `register`, the other that of a session
 that does not have the jar. Each feature has a file of BOTH, and test_session_matrix.py has the
-whole matrix of both states, on classic Spark and on Spark Connect.
+matrix of both states, on classic Spark and on Spark Connect.
 """
 
 from collections.abc import Iterator

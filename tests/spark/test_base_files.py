@@ -3,11 +3,10 @@ values, and added rows are read, in every way that Spark reads Parquet."""
 
 import base64
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import reduce
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -18,6 +17,7 @@ from kudulite import NativeLimits, Table
 from kudulite_spark import native_read
 from kudulite_spark.literals import literal
 from kudulite_spark.native_read import quoted
+from tests.support.spark.spark_tables import SHORT_QUERIES, configured
 from tests.support.tables.typed_tables import COLUMNS, SCALARS, TypedTable, random_table
 from tests.support.tiers import tiered
 
@@ -32,6 +32,7 @@ RANGES = [
     (150_000, 150_100),
     (COUNT, COUNT + 1000),
 ]
+NEARLY_ALL_FROM_FILES = NativeLimits(excluded_fraction_max=1, bounded_rows_max=8)
 SETTINGS = {
     "as they are": {},
     "small batches": {"spark.sql.parquet.columnarReaderBatchSize": "999"},
@@ -43,18 +44,6 @@ SETTINGS = {
     "no filters pushed": {"spark.sql.parquet.filterPushdown": "false"},
     "nested by rows": {"spark.sql.parquet.enableNestedColumnVectorizedReader": "false"},
 }
-
-
-@contextmanager
-def settings(spark, given: dict[str, str]) -> Iterator[None]:
-    """Set, and unset after."""
-    for key, value in given.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key in given:
-            spark.conf.unset(key)
 
 
 @pytest.fixture(scope="module")
@@ -116,10 +105,18 @@ def cells(tmp_path_factory, request) -> Table:
     return table
 
 
+@pytest.fixture(scope="module")
+def cells_rows(cells) -> list[tuple[list[str] | None, pa.Schema, list[str]]]:
+    """Names of columns of `cells`, their schema, and the content of a scan of them."""
+    scans = [(names, cells.scan(names).to_arrow()) for names in (None, SCALAR_NAMES)]
+    return [(names, rows.schema, content(rows, rows.schema)) for names, rows in scans]
+
+
 def content(frame: DataFrame | pa.Table, schema: pa.Schema) -> list[str]:
     """All rows, bit by bit, in an order."""
     table = frame.toArrow() if isinstance(frame, DataFrame) else frame
-    return sorted(map(repr, table.select(schema.names).cast(schema).to_pylist()))
+    columns = table.select(schema.names).cast(schema).columns
+    return sorted(map(repr, zip(*(column.to_pylist() for column in columns), strict=True)))
 
 
 def plan_of(frame: DataFrame) -> str:
@@ -127,43 +124,68 @@ def plan_of(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().executedPlan())
 
 
-def of_scan(table: Table, low: int, high: int) -> tuple:
-    """What `of_spark` asks for, of a scan without Spark."""
-    found = table.scan(where=[table["k"] >= low, table["k"] < high]).to_pylist()
+def sums_between(rows: pa.Table, low: int, high: int) -> tuple:
+    """`SUMS` of the rows with keys from `low` to below `high`, without Spark."""
+    found = rows.filter((pc.field("k") >= low) & (pc.field("k") < high))
+    texts = found["s"]
+    lengths = pc.utf8_length(texts.fill_null(""))
     return (
-        len(found),
-        sum(row["k"] for row in found),
-        sum(row["v"] for row in found),
-        sum(len(row["s"] or "") for row in found),
-        sum(row["s"] is None for row in found),
+        found.num_rows,
+        *(pc.sum(column).as_py() for column in (found["k"], found["v"], lengths)),
+        texts.null_count,
     )
 
 
 SUMS = ["count(*)", "sum(k)", "sum(v)", "sum(length(coalesce(s, '')))", "count_if(s IS NULL)"]
+FILTERS = ["v > 1", "s = 'zebra'", "s = 'zebra' AND k > 140000", "v = 100 AND s IS NULL"]
+
+
+@pytest.fixture(scope="module")
+def expected(big, typed) -> tuple[list[tuple], list[int], list[str]]:
+    """Of `big` the sums by range and the counts by filter, and the content of `typed`."""
+    rows = big.scan().to_arrow()
+    counts = [big.scan(where=text).count() for text in FILTERS]
+    assert min(counts) > 0
+    whole = typed.table.scan().to_arrow()
+    return [sums_between(rows, *each) for each in RANGES], counts, content(whole, whole.schema)
 
 
 @tiered("name", list(SETTINGS), quick=1)
 def test_rows_are_those_of_a_scan_in_every_way_of_reading(
-    spark, big, typed, cells, name, monkeypatch
+    spark, big, typed, expected, name, monkeypatch
 ):
-    """Batches and rows, splits, skipped row groups and pages, and cells of every type."""
-    with settings(spark, SETTINGS[name]):
+    """Batches and rows, splits, skipped row groups and pages."""
+    sums, counts, whole = expected
+    with configured(spark, SETTINGS[name]):
         frame = kudulite_spark.read_table(spark, str(big.path))
-        for low, high in RANGES:
-            found = frame.filter(f"k >= {low} AND k < {high}").selectExpr(*SUMS).first()
-            assert tuple(found) == of_scan(big, low, high), (low, high)
-        expected = big.scan(where=[big["v"] > 1]).to_arrow().num_rows
-        assert frame.filter("v > 1").count() == expected
-        for text in ("s = 'zebra'", "s = 'zebra' AND k > 140000", "v = 100 AND s IS NULL"):
-            expected = big.scan(where=text).to_arrow().num_rows
-            assert frame.filter(text).count() == expected > 0
-        assert frame.count() == frame.select().count() == big.scan().to_arrow().num_rows
-        limits = NativeLimits(excluded_fraction_max=1, bounded_rows_max=8)
-        monkeypatch.setattr(native_read, "LIMITS", limits)
-        for table, names in ((typed.table, None), (cells, None), (cells, SCALAR_NAMES)):
-            found = table.scan(names).to_arrow()
-            read = kudulite_spark.read_table(spark, str(table.path), columns=names)
-            assert content(read, found.schema) == content(found, found.schema)
+        by_range = [
+            frame.filter(f"k >= {low} AND k < {high}").selectExpr(f"{place} AS place", *SUMS)
+            for place, (low, high) in enumerate(RANGES)
+        ]
+        found = reduce(DataFrame.unionAll, by_range).collect()
+        assert [tuple(row)[1:] for row in sorted(found)] == sums
+        by_filter = [
+            frame.filter(text).select(sf.lit(place), sf.count("*"))
+            for place, text in enumerate(FILTERS)
+        ]
+        found = reduce(DataFrame.unionAll, by_filter).collect()
+        assert [count for _, count in sorted(found)] == counts
+        assert frame.count() == frame.select().count() == sums[0][0]
+        monkeypatch.setattr(native_read, "LIMITS", NEARLY_ALL_FROM_FILES)
+        read = kudulite_spark.read_table(spark, str(typed.table.path))
+        assert content(read, typed.table.arrow_schema) == whole
+
+
+@tiered("name", list(SETTINGS), quick=1)
+def test_cells_of_every_type_are_those_of_a_scan_in_every_way_of_reading(
+    spark, cells, cells_rows, name, monkeypatch
+):
+    """Changed ones, whether the file has a dictionary or not."""
+    monkeypatch.setattr(native_read, "LIMITS", NEARLY_ALL_FROM_FILES)
+    with configured(spark, SETTINGS[name]):
+        for names, schema, rows in cells_rows:
+            read = kudulite_spark.read_table(spark, str(cells.path), columns=names)
+            assert content(read, schema) == rows
 
 
 def test_changed_cells_are_part_of_the_scan(spark, cells, monkeypatch):
@@ -177,7 +199,6 @@ def test_changed_cells_are_part_of_the_scan(spark, cells, monkeypatch):
     assert len(plan.files) == 2 and not plan.tokens and not plan.rows.num_rows
     assert sum(len(file.excluded) for file in plan.files) == 3
     assert "Union" not in plan_of(frame) and len(frame.inputFiles()) == 2
-    rows = spark.createDataFrame(cells.scan().to_arrow())
     found, expected = [], []
     for name, _, values in COLUMNS:
         column = quoted(f"a.{name}")
@@ -186,14 +207,14 @@ def test_changed_cells_are_part_of_the_scan(spark, cells, monkeypatch):
         if not kind.is_array:
             tests += [column == literal(value, kind) for value in values]
             tests += [column != literal(values[0], kind)]
-        for number, test in enumerate(tests):
-            for some, parts in ((frame if kind.is_array else scalars, found), (rows, expected)):
-                count = some.filter(test).select(sf.lit(f"{name} {number}"), sf.count("key"))
-                parts.append(count)
-    counts = [
-        sorted(map(tuple, reduce(DataFrame.union, parts).collect())) for parts in (found, expected)
-    ]
-    assert counts[0] == counts[1]
+        some = frame if kind.is_array else scalars
+        found += [some.filter(test).select("key") for test in tests]
+        expected += [sf.collect_list(sf.when(test, sf.col("key"))) for test in tests]
+    # Each filter with a scan of its own, and all of them over rows that Spark did not scan.
+    with configured(spark, SHORT_QUERIES):
+        keys = [sorted(row.key for row in part.collect()) for part in found]
+        rows = spark.createDataFrame(cells.scan().to_arrow())
+        assert keys == [sorted(each) for each in rows.select(*expected).first()]
 
 
 def test_changed_cells_of_an_altered_table(spark, tmp_path):
@@ -303,7 +324,7 @@ def test_an_overlay_that_is_too_large_is_left_to_other_means(spark, big, monkeyp
     at last the positions are an array of bits."""
     added = range(COUNT + 10_005, COUNT + 19_005, 10)
     big.upsert({"k": added, "v": [7] * len(added), "s": [f"new {key * key}" for key in added]})
-    expected = of_scan(big, 0, COUNT + 20_000)
+    expected = sums_between(big.scan().to_arrow(), 0, COUNT + 20_000)
     plans = [big.native_plan(with_overlays=with_overlays) for with_overlays in (True, False)]
     assert plans[0].rows.num_rows > 800
     texts = [

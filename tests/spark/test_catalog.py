@@ -1,6 +1,8 @@
 """The catalog of Spark SQL: every statement against a dictionary, or against what Spark shows."""
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,16 @@ import kudulite_spark
 from kudulite.errors import NotSupportedError, UsageError
 from kudulite_spark import session
 from tests.support.spark.sql_statements import made, rows, run_random_statements, stored
+
+CHANGES_OF_ANOTHER = """
+import sys, kudulite
+client = kudulite.connect(sys.argv[1])
+client.new_table_alterer(client.table("a")).set_comment("altered").alter()
+client.delete_table("b")
+client.create_table("b", {"k": [1]}, primary_key="k", comment="replaced")
+client.delete_table("c c")
+client.create_table("e", {"k": [1]}, primary_key="k", comment="new")
+"""
 
 
 @pytest.fixture
@@ -68,6 +80,34 @@ def test_namespaces_and_tables_are_directories(spark, warehouse, tmp_path):
     spark.sql(f"DROP TABLE IF EXISTS {warehouse}.db.t")
     spark.sql(f"DROP NAMESPACE {warehouse}.db")
     assert rows(spark, f"SHOW NAMESPACES IN {warehouse}") == []
+
+
+def test_spark_lists_the_tables_and_comments_that_are_there_now(spark, warehouse, tmp_path):
+    """Also those that others made, altered, replaced and dropped since the listing before."""
+    spark.sql(f"CREATE NAMESPACE {warehouse}.db")
+    folder = str(tmp_path / "warehouse" / "db")
+    model = {"a": "one", "b": "two", "c c": "three", "d": None}
+    for name, comment in model.items():
+        made(spark, f"{warehouse}.db.`{name}`")
+        if comment is not None:
+            spark.sql(f"COMMENT ON TABLE {warehouse}.db.`{name}` IS '{comment}'")
+
+    def listed() -> dict[str, str | None]:
+        """Return the comments; all tables are of the namespace and managed."""
+        found = spark.catalog.listTables(f"{warehouse}.db")
+        persistent = [table for table in found if not table.isTemporary]
+        kinds = {(t.catalog, *(t.namespace or ()), t.tableType) for t in persistent}
+        assert kinds == {(warehouse, "db", "MANAGED")}
+        assert [t.name for t in persistent] == [r[1] for r in shown() if not r[2]]
+        return {table.name: table.description for table in persistent}
+
+    def shown() -> list[tuple]:
+        return rows(spark, f"SHOW TABLES IN {warehouse}.db")
+
+    assert listed() == listed() == model
+    subprocess.run([sys.executable, "-c", CHANGES_OF_ANOTHER, folder], check=True)
+    model = {"a": "altered", "b": "replaced", "d": None, "e": "new"}
+    assert listed() == model
 
 
 def test_a_local_session_has_the_catalog_of_a_directory_and_keeps_it(spark, tmp_path):

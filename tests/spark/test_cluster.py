@@ -40,13 +40,19 @@ print("done")
 """
 
 STATEMENTS = """
+import os
 import sys
 
 import kudulite_spark
 from tests.support.spark.sql_statements import made, run_random_statements, stored
 
 master, folder = sys.argv[1:]
-options = {"spark.master": master, "spark.executor.memory": "640m", "spark.executor.cores": "1"}
+options = {
+    "spark.master": master,
+    "spark.executor.memory": "640m",
+    "spark.executor.cores": "1",
+    "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
+}
 spark = kudulite_spark.local_session("standalone", options=options)
 kudulite_spark.register(spark, warehouse=folder)
 t = "kudulite.t"
@@ -115,6 +121,7 @@ def environment() -> dict[str, str]:
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
     }
 
 

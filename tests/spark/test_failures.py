@@ -51,10 +51,10 @@ class FailingWriter(TableWriter):
         return super().write(batches())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        staging = Path(self.planned.path, "staging")
-        if self.trouble == "lost staging folder":
-            shutil.rmtree(staging)
-            staging.mkdir()
+        records = Path(self.planned.path, "writes")
+        if self.trouble == "lost record":
+            shutil.rmtree(records)
+            records.mkdir()
         staged = [Path(place) for place in staged_files(self.planned.path)]
         if self.trouble == "lost staged rowset":
             shutil.rmtree(next(place.parent for place in staged if place.suffix == ".parquet"))
@@ -99,7 +99,7 @@ TROUBLES = [
     "killed task",
     "failing task",
     "slow twin",
-    "lost staging folder",
+    "lost record",
     "lost staged rowset",
     "lost staged file",
     "killed commit",
@@ -162,11 +162,12 @@ def test_of_two_attempts_of_a_task_only_the_one_that_won_counts(spark, path):
     """A speculative twin stages the same rows a second time; they must not be there twice."""
     writer = planned_writer(path, operation="insert")
     bulk_write = writer.planned.bulk_write
-    bulk_write.stage([batch(range(100, 200), "lost")], 0)
-    won = bulk_write.stage([batch(range(100, 200), "won")], 0)
-    other = bulk_write.stage([batch(range(200, 300), "other")], 1)
+    many, more = range(100, 2100), range(2100, 2200)
+    bulk_write.stage([batch(many, "lost")], 0)
+    won = bulk_write.stage([batch(many, "won")], 0)
+    other = bulk_write.stage([batch(more, "other")], 1)
     writer.commit([StagedMessage(won), StagedMessage(other)])
-    expected = [(k, "won") for k in range(100, 200)] + [(k, "other") for k in range(200, 300)]
+    expected = [(k, "won") for k in many] + [(k, "other") for k in more]
     assert stored(path) == [*OLD, *expected]
     assert staged_files(path)  # of the attempts that do not count, until the next collection
     kudulite.open_table(path).maintain(grace_seconds=0)
@@ -228,7 +229,7 @@ class Source(DataSource):
 
 spark = local_session("retries", options={"spark.master": "local[2,4]"})
 spark.dataSource.register(Source)
-frame = spark.range(0, 1000, 1, 2).selectExpr("id AS k", "'new' AS s")
+frame = spark.range(0, 4000, 1, 2).selectExpr("id AS k", "'new' AS s")
 for failures in sys.argv[2:]:
     try:
         frame.write.format("flaky").mode("append").options(failures=failures).save(sys.argv[1])
@@ -247,10 +248,10 @@ def test_a_task_is_retried_until_it_gives_up(spark, path):
         text=True,
         timeout=300,
     )
-    assert run.stdout.split("\n")[:4] == ["failed 4 True", "rows 10", "committed 2", "rows 1000"], (
+    assert run.stdout.split("\n")[:4] == ["failed 4 True", "rows 10", "committed 2", "rows 4000"], (
         run.stderr[-2000:]
     )
-    assert stored(path) == [(k, "new") for k in range(1000)]
+    assert stored(path) == [(k, "new") for k in range(4000)]
     assert staged_files(path)  # of the attempts that do not count, until the next collection
     kudulite.open_table(path).maintain(grace_seconds=0)
     assert staged_files(path) == []

@@ -25,6 +25,7 @@ def test_metadata_tables_show_what_python_shows(spark, warehouse, tmp_path):
     spark.sql(f"DELETE FROM {t} WHERE id = 3")
     table = table_of(tmp_path)
     table.tag("now")
+    assert None in {one.version for one in table.versions()}
     found = rows(spark, f"SELECT version, operation, inserted, hybrid_time FROM {t}.versions")
     wanted = table.versions()
     assert found == [(v.version, v.operation, v.inserted, int(v.timestamp)) for v in wanted]
@@ -35,6 +36,7 @@ def test_metadata_tables_show_what_python_shows(spark, warehouse, tmp_path):
     assert rows(spark, f"SELECT tablet_id, partition FROM {t}.tablets ORDER BY 2") == list(
         zip(table.tablet_ids, [f"hash(id) bucket {n} of 2" for n in range(2)], strict=True)
     )
+    table.flush()
     assert rows(spark, f"SELECT sum(live_row_count) FROM {warehouse}.`{table.path}`.tablets") == [
         (9,)
     ]
@@ -111,7 +113,8 @@ def test_the_clause_changes_has_inclusive_bounds(spark, warehouse, tmp_path):
     assert read(f"FROM VERSION '{middle}' TO VERSION '{last}' EXCLUSIVE") == expected(
         table, middle - 1, last - 1
     )
-    assert read("FROM VERSION 'middle'") == expected(table, moments[1], moments[-1])
+    # The moment of the tag is that of the newest change then.
+    assert read("FROM VERSION 'middle'") == expected(table, moments[1] - 1, moments[-1])
     time = kudulite.Timestamp(first).to_datetime().replace(tzinfo=None).isoformat(" ")
     assert read(f"FROM TIMESTAMP '{time}Z' TO TIMESTAMP '{time}Z'") == expected(
         table, moments[0], moments[1]

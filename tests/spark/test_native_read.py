@@ -1,6 +1,7 @@
 """read_table: the rows of format("kudulite") and of the embedded scan, whoever reads them."""
 
 import datetime
+from collections.abc import Iterator
 from decimal import Decimal
 from functools import reduce
 from operator import eq, ge, gt, le, lt
@@ -9,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import kudulite
@@ -20,7 +21,7 @@ from kudulite.model.schema import encodings_of
 from kudulite_spark import literals, native_read
 from kudulite_spark.native_read import FileReader
 from tests.spark.conftest import BOTH
-from tests.support.spark.spark_tables import configured, load, make_table, rows
+from tests.support.spark.spark_tables import SHORT_QUERIES, configured, load, make_table, rows
 from tests.support.tables.typed_tables import COLUMNS, TypedTable, random_table
 from tests.support.tiers import by_tier, tiered
 
@@ -138,6 +139,12 @@ def test_folders_and_columns_of_any_name(spark, tmp_path, monkeypatch):
         assert frame.filter("`a.b` = 3").select("size").collect() == [(-1,)]
 
 
+@pytest.fixture
+def _short_queries(spark: SparkSession) -> Iterator[None]:
+    with configured(spark, SHORT_QUERIES):
+        yield
+
+
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_a_missing_file_is_an_error_below_any_folder(spark, tmp_path, monkeypatch, is_changed):
     """Spark itself says so only where the path has no character of patterns."""
@@ -158,6 +165,7 @@ def test_a_missing_file_is_an_error_below_any_folder(spark, tmp_path, monkeypatc
             kudulite_spark.read_table(spark, path).count()
 
 
+@pytest.mark.usefixtures("_short_queries")
 def test_filters_mean_what_they_mean_to_spark_and_to_a_scan(spark, made, monkeypatch):
     """`where`, a filter of the DataFrame, and the option `filter` leave the same rows: row groups
     are skipped by statistics that know nothing of NaN and -0.0."""
@@ -192,6 +200,7 @@ def test_filters_mean_what_they_mean_to_spark_and_to_a_scan(spark, made, monkeyp
         assert frame.filter(text).count() == native.filter(text).count() > 0, text
 
 
+@pytest.mark.usefixtures("_short_queries")
 def test_lists_of_every_type(spark, made, monkeypatch):
     """They give the rows of a scan; numbers and texts are handed to Spark as they are."""
     monkeypatch.setattr(native_read, "LIMITS", NATIVE)
@@ -379,6 +388,7 @@ LISTS = {
 }
 
 
+@pytest.mark.usefixtures("_short_queries")
 def test_a_list_of_values_is_read_in_every_type(spark, tmp_path, monkeypatch):
     """As the embedded scan does; numbers, days and plain text cost no Column for each value."""
     types = {"k": pa.int64(), **{name: kind for name, (kind, _) in LISTS.items()}}

@@ -22,6 +22,8 @@ from tests.support.spark.sql_statements import rows, run_random_statements
 
 SETTING = "spark.kudulite.repartition"
 TASKS = 8
+# A task of fewer rows than a small batch has writes no rowset.
+COUNT = TASKS * 1200
 
 
 @pytest.fixture
@@ -35,8 +37,8 @@ def warehouse(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
 
 
 def scattered(spark: SparkSession, start: int = 0) -> DataFrame:
-    """240 rows in eight tasks; each task has rows of every tablet."""
-    return spark.range(start, start + 240, 1, TASKS).selectExpr("id", "id * 0.5D AS v")
+    """Rows in eight tasks; each task has rows of every tablet."""
+    return spark.range(start, start + COUNT, 1, TASKS).selectExpr("id", "id * 0.5D AS v")
 
 
 def rowset_count(path: Path) -> int:
@@ -58,17 +60,18 @@ def test_each_tablet_gets_the_rows_of_a_statement_from_one_task(spark, warehouse
     )
     spark.sql(f"INSERT INTO {table} SELECT * FROM source")
     assert rowset_count(path) == 4
-    scattered(spark, 240).writeTo(table).append()
+    scattered(spark, COUNT).writeTo(table).append()
     assert rowset_count(path) == 8
     spark.sql(f"INSERT OVERWRITE {table} SELECT * FROM source")
     assert rowset_count(path) == 4
     spark.sql(
-        f"MERGE INTO {table} t USING (SELECT id + 100 AS id, -1D AS v FROM source) s"
-        " ON t.id = s.id WHEN MATCHED AND s.id < 150 THEN DELETE"
+        f"MERGE INTO {table} t USING (SELECT id + 4000 AS id, -1D AS v FROM source) s"
+        " ON t.id = s.id WHEN MATCHED AND s.id < 6000 THEN DELETE"
         " WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
     )
     assert rowset_count(path) == 8
-    expected = [(k, k / 2) for k in range(100)] + [(k, -1.0) for k in range(150, 340)]
+    expected = [(k, k / 2) for k in range(4000)]
+    expected += [(k, -1.0) for k in range(6000, COUNT + 4000)]
     assert sorted(rows(spark, f"SELECT * FROM {table}")) == expected
     spark.sql(
         f"CREATE TABLE {warehouse}.c TBLPROPERTIES ('primaryKey' = 'id', 'hashPartitions' = 'id:4')"
@@ -81,7 +84,7 @@ def test_each_tablet_gets_the_rows_of_a_statement_from_one_task(spark, warehouse
     spark.conf.unset(SETTING)
     spark.sql(f"INSERT OVERWRITE {table} WITH (repartition = 'true') SELECT * FROM source")
     assert rowset_count(path) == 4
-    assert sorted(rows(spark, f"SELECT * FROM {table}")) == [(k, k / 2) for k in range(240)]
+    assert sorted(rows(spark, f"SELECT * FROM {table}")) == [(k, k / 2) for k in range(COUNT)]
 
 
 def test_each_tablet_gets_the_rows_of_a_dataframe_from_one_task(spark, warehouse, tmp_path):
@@ -92,7 +95,7 @@ def test_each_tablet_gets_the_rows_of_a_dataframe_from_one_task(spark, warehouse
     assert rowset_count(path) == 4 * TASKS
     save(scattered(spark), path, "overwrite", repartition="true")
     assert rowset_count(path) == 4
-    renamed = scattered(spark, 240).selectExpr("v", "CAST(id AS INT) AS ID")
+    renamed = scattered(spark, COUNT).selectExpr("v", "CAST(id AS INT) AS ID")
     save(renamed, path, repartition=" TRUE ", operation="insert")
     assert rowset_count(path) == 8
     # A write that makes its table finds no tablets yet.
@@ -100,7 +103,7 @@ def test_each_tablet_gets_the_rows_of_a_dataframe_from_one_task(spark, warehouse
     save(scattered(spark), tmp_path / "new", **options)
     assert rowset_count(tmp_path / "new") == 4 * TASKS
     found = kudulite.open_table(path).scan().to_arrow().sort_by("id").to_pydict()
-    assert found == {"id": list(range(480)), "v": [k / 2 for k in range(480)]}
+    assert found == {"id": list(range(2 * COUNT)), "v": [k / 2 for k in range(2 * COUNT)]}
 
 
 def test_a_setting_that_is_neither_true_nor_false_is_refused(spark, warehouse, tmp_path):
@@ -119,8 +122,8 @@ def test_the_setting_leaves_views_as_they_are(spark, warehouse, tmp_path):
     """INSERT INTO a view of a table, which has no catalog, works with the setting."""
     save(scattered(spark), tmp_path / "t", primaryKey="id")
     spark.sql(f"CREATE TEMPORARY VIEW v{warehouse} USING kudulite OPTIONS (path '{tmp_path}/t')")
-    spark.sql(f"INSERT INTO v{warehouse} VALUES (1000, 2D)")
-    assert len(kudulite.open_table(tmp_path / "t")) == 241
+    spark.sql(f"INSERT INTO v{warehouse} VALUES ({COUNT}, 2D)")
+    assert len(kudulite.open_table(tmp_path / "t")) == COUNT + 1
 
 
 def test_errors_are_those_of_the_write(spark, warehouse, tmp_path):
@@ -217,6 +220,6 @@ def test_a_key_that_is_not_unique_and_one_tablet(spark, warehouse, tmp_path):
     table = kudulite_spark.create_table(spark, tmp_path / "t", "k BIGINT, v BIGINT", key)
     described = described_partitioning(table)
     assert (described["tabletCount"], "hash" in described["ranges"][0]) == (1, False)
-    frame = spark.range(0, 80, 1, TASKS).selectExpr("id % 3 AS k", "id AS v")
+    frame = spark.range(0, COUNT, 1, TASKS).selectExpr("id % 3 AS k", "id AS v")
     save(frame, tmp_path / "t", operation="insert", repartition="true")
-    assert (rowset_count(tmp_path / "t"), len(table)) == (1, 80)
+    assert (rowset_count(tmp_path / "t"), len(table)) == (1, COUNT)

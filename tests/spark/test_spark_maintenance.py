@@ -18,12 +18,13 @@ def neglected(tmp_path) -> kudulite.Table:
     """A table of three tablets, several rowsets and REDO files in each."""
     path = make_table(tmp_path / "t", [(k, 0) for k in range(0, 600, 7)], TYPES, **LAYOUT)
     table = kudulite.open_table(path)
+    table.flush()
     for step in range(1, 7):
-        # A fresh write each, so that it is not a row in a log.
         write = table.new_bulk_write("upsert")
         keys = list(range(step, 600, 7)) + list(range(0, 600, 14))
         batch = pa.table({"k": keys, "v": [step] * len(keys)}, table.arrow_schema)
         write.commit([write.stage(batch.to_batches())])
+        table.flush()
     return table
 
 

@@ -133,6 +133,7 @@ def test_a_statement_by_key_reads_only_the_tablets_of_the_key(spark, warehouse, 
     )
     spark.sql(f"INSERT INTO {t} SELECT id, 2 * id FROM range(40)")
     table = kudulite.open_table(path)
+    table.flush()
     needed = {token.tablet_id for token in table.scan_tokens(where=where)}
     assert 1 <= len(needed) <= 2 < len(table.tablet_ids) == 8
     before = dict(rows_of(path))

@@ -12,13 +12,13 @@ from tests.structure.trips import TRIPS, files_entered
 pytestmark = pytest.mark.xdist_group("structure")
 
 FILES_MAX = {
-    "bulk_upsert": 53,
-    "scan": 36,
-    "session_row": 21,
-    "get": 20,
-    "flush": 42,
-    "flush_deltas": 32,
-    "changes": 39,
+    "bulk_upsert": 64,
+    "scan": 44,
+    "session_row": 27,
+    "get": 24,
+    "flush": 49,
+    "flush_deltas": 38,
+    "changes": 47,
 }
 
 

@@ -24,8 +24,9 @@ import pyarrow.parquet as pq
 from kudulite.backups.backup_job import BackupJob
 from kudulite.backups.backup_set import Backup
 from kudulite.backups.format import MANIFEST_NAME, PLAN_NAME, BackupPlan, PieceResult
-from kudulite.basefile.base_data import BaseDataFile, footer_bounds
+from kudulite.basefile.base_data import BaseDataFile
 from kudulite.basefile.bloom import BloomFilter
+from kudulite.basefile.footer import footer_bounds
 from kudulite.basefile.key_index import KeyIndex
 from kudulite.basefile.page_range import PARQUET_MAGIC, PageDirectory
 from kudulite.chain.folder import hinted_version
@@ -38,14 +39,18 @@ from kudulite.model.encoded_key import encode_keys
 from kudulite.model.hybrid_time import parse_timestamp
 from kudulite.model.types import int64
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.storage.file_system import FileRef
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.storage import FileRef
 from kudulite.storage.storage_error import arrow_errors
-from kudulite.storage.tablet_lock import read_lock_file
+from kudulite.storage.table_lock import read_lock_file
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.superblock import Superblock
 from kudulite.tablet.tombstones import read_tombstones
-from kudulite.wal.record_format import FRAME_HEADER_BYTES, RecordDecoder, decode_frame
-from kudulite.wal.segment import SEGMENT_HEADER_BYTES, decode_segment_header
+from kudulite.wal.commit_format import CommitInfo, LoggedCommit, decode_commits, encode_commit
+from kudulite.wal.frame_format import FRAME_HEADER_BYTES, decode_frame
+from kudulite.wal.record_format import RecordDecoder
+from kudulite.wal.segment import SEGMENT_HEADER_BYTES, LogPosition, decode_segment_header
+from kudulite.wal.tablet_log import decode_tablet_records
 from tests.support.machines.file_mutations import FileMutations, checked_bloom, checked_footer
 from tests.support.tables.core_tables import environment
 
@@ -93,13 +98,13 @@ class _Parsers:
 
     def of_metadata(self) -> dict[str, Parser]:
         """Manifest, superblock, lock, hint, and the files of a backup."""
-        lock = (self.tablet_folder / "lock").read_bytes()
+        lock = (self.files.path / "lock").read_bytes()
         hint = self.place.parent / "hinted" / "manifest" / "hint"
         hint.parent.mkdir(parents=True)
 
         def parse_hint(content: bytes) -> object:
             hint.write_bytes(content)
-            return hinted_version(hint.parent.parent)
+            return hinted_version(LocalStorage(), hint.parent.parent)
 
         def parse_lock(content: bytes) -> object:
             self.ref_of(content)
@@ -130,28 +135,42 @@ class _Parsers:
         }
 
     def of_log(self) -> dict[str, Parser]:
-        """The header of a segment, frames, and records."""
-        segment = max(self.tablet_folder.glob("wal/*")).read_bytes()
-        number = int.from_bytes(segment[12:20], "little")
-        header = decode_segment_header(segment, number, self.superblock.tablet_id)
+        """The header of a segment, frames, commits, and records of now and of older tables."""
+        segment = max(self.files.path.glob("log/*")).read_bytes()
+        number, table_id = int.from_bytes(segment[12:20], "little"), self.manifest.table_id
+        header = decode_segment_header(segment, number, table_id)
 
         def parse_header(content: bytes) -> object:
             whole = content[: SEGMENT_HEADER_BYTES - 4].ljust(SEGMENT_HEADER_BYTES - 4, b"\0")
             sealed = whole + struct.pack("<I", zlib.crc32(whole))
-            return decode_segment_header(sealed, number, self.superblock.tablet_id)
+            return decode_segment_header(sealed, number, table_id)
 
         def parse_frame(content: bytes) -> object:
             return decode_frame(memoryview(content), 0, salt=header.salt, offset=position)
 
+        def decode_record(content: bytes) -> object:
+            return RecordDecoder(self.schema).decode_rows(5, pa.py_buffer(content))
+
+        def decode_records(content: bytes) -> object:
+            return decode_tablet_records(pa.py_buffer(content), RecordDecoder(self.schema))
+
         position = SEGMENT_HEADER_BYTES
         end = decode_frame(memoryview(segment), position, salt=header.salt, offset=position)
-        record = segment[position + FRAME_HEADER_BYTES : end]
+        payload = segment[position + FRAME_HEADER_BYTES : end]
+        (commit,) = decoded_commits(payload)
+        records = [bytes(rows) for rows in commit.parts.values()]
+        info = CommitInfo("c1", "MERGE", "a message", "stream", 7, 1, 2, 3, 4)
+        rows = dict(zip(("0" * 32, "f" * 32), 2 * records, strict=False))
+        timestamp = struct.pack("<Q", commit.timestamp)
         return {
             "segment-header": Parser(parse_header, [segment[:SEGMENT_HEADER_BYTES]]),
             "frame": Parser(parse_frame, [segment[position:end]]),
-            "record": Parser(
-                lambda c: RecordDecoder(self.schema).decode_all(pa.py_buffer(c)), [record]
+            "commit": Parser(
+                decoded_commits,
+                [payload, encode_commit(7, rows, info), encode_commit(7, {}, info) + payload],
             ),
+            "record": Parser(decode_record, records),
+            "tablet-log": Parser(decode_records, [timestamp + record for record in records]),
         }
 
     def of_rowsets(self) -> dict[str, Parser]:
@@ -177,7 +196,7 @@ class _Parsers:
 
         def parse_tombstones(content: bytes) -> object:
             meta = dataclasses.replace(tombstones, ref=self.ref_of(content))
-            return read_tombstones(self.place, meta)
+            return read_tombstones(LocalStorage(), self.place, meta)
 
         found = {
             "footer": Parser(parse_base, [base[start:stop]]),
@@ -203,13 +222,13 @@ class _Parsers:
 
         def parse(content: bytes) -> object:
             meta = dataclasses.replace(entry, ref=self.ref_of(content))
-            return DeltaFile(self.place, meta, rowset.row_count).read()
+            return DeltaFile(LocalStorage(), self.place, meta, rowset.row_count).read()
 
         return Parser(parse, [path.read_bytes()])
 
     def _read_base(self, name: str, content: bytes) -> object:
         path = self.place.with_name(name)  # which the footer has, too
-        file = BaseDataFile(path, self.ref_of(content, path))
+        file = BaseDataFile(LocalStorage(), path, self.ref_of(content, path))
         names = file.schema.names
         for name in names:
             file.statistics(0, name)
@@ -217,12 +236,12 @@ class _Parsers:
         return file.read_rows(0, min(5, file.row_count), names)
 
     def _read_key_index(self, content: bytes, rowset: RowSetMeta) -> object:
-        index = KeyIndex(self.place, self.ref_of(content), rowset.row_count)
+        index = KeyIndex(LocalStorage(), self.place, self.ref_of(content), rowset.row_count)
         index.locate(b"\x80")
         return list(index.batches())
 
     def _ask_bloom_filter(self, content: bytes) -> object:
-        bloom = BloomFilter(self.place, self.ref_of(checked_bloom(content)))
+        bloom = BloomFilter(self.place, checked_bloom(content))
         return bloom.may_contain(encode_keys([pa.array([1, 2, 99], pa.int64())], [int64]))
 
     def of_texts(self) -> dict[str, Parser]:
@@ -235,6 +254,15 @@ class _Parsers:
             "condition": Parser(lambda c: parse_condition(text(c), self.schema), [*CONDITIONS]),
             "moment": Parser(lambda c: parse_timestamp(text(c)), [*MOMENTS]),
         }
+
+
+def decoded_commits(payload: bytes) -> list[LoggedCommit]:
+    """The commits of a frame's payload."""
+    commits: list[LoggedCommit] = []
+    content = pa.py_buffer(payload)
+    view, end = memoryview(content).cast("B"), LogPosition(1, 40)
+    decode_commits(commits, content, view, 0, len(payload), end)
+    return commits
 
 
 def _line(path: Path) -> bytes:

@@ -16,7 +16,7 @@ from kudulite.backups.format import (
 from kudulite.chain.partition import PartitionSchema, RangeWithHashSchema
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
-from kudulite.storage.file_system import FileRef
+from kudulite.storage.storage import FileRef
 
 GOLDEN = Path(__file__).parent / "golden"
 

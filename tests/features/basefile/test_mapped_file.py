@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kudulite.basefile.block_cache import MAPPED_BYTES_MIN, kept_bytes, open_mapped
+from kudulite.basefile.block_cache import MAPPED_BYTES_MIN, kept_bytes
 from kudulite.errors import CorruptionError
-from kudulite.storage.file_system import FileRef
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.storage import FileRef
 from tests.support.tables.core_tables import descriptors_below, maps_below
 
 
@@ -21,7 +22,7 @@ def test_a_file_keeps_no_descriptor_and_only_a_large_one_a_map(
     path, content = tmp_path / "file", os.urandom(length)
     path.write_bytes(content)
     ref = FileRef("file", length, 0)
-    file = open_mapped(path, ref)
+    file = LocalStorage().open(path, ref)
     assert (maps_below(tmp_path), descriptors_below(tmp_path)) == (map_count, 0)
     assert kept_bytes(ref) == min(length, MAPPED_BYTES_MIN)
     path.unlink()
@@ -35,4 +36,4 @@ def test_a_file_of_another_length_is_refused(tmp_path: Path):
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     with pytest.raises(CorruptionError, match="file: 3 bytes on disk, expected 4"):
-        open_mapped(path, FileRef("file", 4, 0))
+        LocalStorage().open(path, FileRef("file", 4, 0))

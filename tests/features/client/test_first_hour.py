@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 import kudulite as kudu
-from kudulite.client.batch_operations import WRITE_OPTIONS
+from kudulite.client.write_plan import WRITE_OPTIONS
 from kudulite.errors import KuduliteError
 from kudulite_spark.session import _check_import
 from tests.support.command_line import error, output

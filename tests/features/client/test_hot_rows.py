@@ -10,7 +10,7 @@ import kudulite
 from kudulite.client.batch_operations import BatchOperations
 from kudulite.client.bulk_write import BulkWrite
 from kudulite.errors import ConflictError
-from kudulite.writes.commit import Commit
+from kudulite.table.table_store import TableStore
 from kudulite.writes.stager import Stager
 from tests.support.tables.core_tables import CoreTables, altered, stored
 from tests.support.tiers import tiered
@@ -57,7 +57,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
         hook(BulkWrite, "settled")
         hook(BulkWrite, "stage")
         hook(BulkWrite, "commit")
-        hook(Commit, "_lock")
+        hook(TableStore, "locked")
 
     yield install
     monkeypatch.undo()

@@ -19,6 +19,7 @@ import pytest
 import kudulite
 from kudulite import Table
 from kudulite.basefile import base_data
+from kudulite.basefile import footer as footer_format
 from tests.support.tiers import by_tier, tiered
 
 NAN, INF = math.nan, math.inf
@@ -337,7 +338,9 @@ def test_files_of_older_software_may_have_nan(tmp_path, monkeypatch):
     stamps = base_data.footer_stamps
 
     def without_nan(path, **options):
-        return {k: v for k, v in stamps(path, **options).items() if k != base_data.NAN_COLUMNS_KEY}
+        return {
+            k: v for k, v in stamps(path, **options).items() if k != footer_format.NAN_COLUMNS_KEY
+        }
 
     with monkeypatch.context() as patch:
         patch.setattr(base_data, "footer_stamps", without_nan)

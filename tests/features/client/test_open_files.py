@@ -15,6 +15,7 @@ import kudulite
 from kudulite.basefile.block_cache import BlockCache
 from kudulite.client.client import Client
 from kudulite.client.table import Table
+from kudulite.storage.local_storage import LocalStorage
 from kudulite.table.table_store import TableStore
 from tests.support.tables.core_tables import (
     CoreTables,
@@ -43,9 +44,10 @@ def put(table: Table, *keys: int, value: str = "x") -> None:
 
 
 def in_memory(table: Table) -> int:
-    """How many memories and queues of row writers the table's process keeps."""
+    """How many tables with rows in memory, and queues of row writers, its process keeps."""
     environment = table._store.environment
-    return len(environment.memories) + len(environment.row_queues)
+    with_rows = [memory for memory in environment.memories.values() if memory.log or memory._rows]
+    return len(with_rows) + len(environment.write_queues)
 
 
 def open_below(root: Path) -> tuple[int, int]:
@@ -54,7 +56,7 @@ def open_below(root: Path) -> tuple[int, int]:
 
 
 def test_a_flush_gives_back_the_log_and_the_lock(core: CoreTables):
-    """Only tablets with unflushed rows hold descriptors: two each."""
+    """Only tables with unflushed rows hold descriptors: two each."""
     client = core.client()
     tables = [create(client, f"t{number}") for number in range(TABLES)]
     for table in tables:
@@ -69,8 +71,8 @@ def test_a_flush_gives_back_the_log_and_the_lock(core: CoreTables):
 
 
 @pytest.mark.parametrize("publish", ["commit", "alter", "compact", "purge", "other client"])
-def test_whatever_supersedes_a_superblock_gives_its_memory_back(core: CoreTables, publish: str):
-    """Also when another process did, as soon as this one looks at the tablet."""
+def test_whatever_supersedes_the_log_gives_its_memory_back(core: CoreTables, publish: str):
+    """Also when another process did, as soon as this one looks at the table."""
     client = core.client()
     table = create(client, "t")
     put(table, 1)
@@ -85,9 +87,7 @@ def test_whatever_supersedes_a_superblock_gives_its_memory_back(core: CoreTables
     else:
         core.client().table("t").flush()
         stored(table)
-    known = table._store.environment.memories.values()
-    assert [memory for _, memory in known if memory is not None] == []
-    assert (descriptors_below(core.root), len(table._store.environment.row_queues)) == (0, 0)
+    assert (descriptors_below(core.root), in_memory(table)) == (0, 0)
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])
@@ -113,7 +113,7 @@ def test_nothing_is_kept_of_tables_that_are_deleted_or_renamed(core: CoreTables,
 
 
 def test_nothing_is_kept_of_a_range_that_is_dropped(core: CoreTables):
-    """The tablets that stay are not touched."""
+    """One log and one lock file are open for all that stay."""
     client = core.client()
     bounds = [[number, number + 1] for number in range(4)]
     ranges = {"columns": ["k"], "bounds": bounds}
@@ -123,10 +123,9 @@ def test_nothing_is_kept_of_a_range_that_is_dropped(core: CoreTables):
     altered(client, "t", lambda alterer: alterer.drop_range_partition({"k": 1}, {"k": 2}))
     for key in (0, 2, 3):
         put(table, key, value="y")
-    assert {key[1] for key in table._store.environment.memories} <= {
-        entry.id for entry in client.table("t")._store.newest().tablets
-    }
-    assert descriptors_below(core.root) == 6
+    (memory,) = table._store.environment.memories.values()
+    assert memory._rows.keys() == set(client.table("t").tablet_ids)
+    assert descriptors_below(core.root) == 2
 
 
 def test_small_files_have_no_maps(core: CoreTables):
@@ -146,7 +145,9 @@ def test_the_cache_bounds_the_maps_of_large_files(core: CoreTables):
     """A map counts for 64 KiB at least, and nothing but the cache keeps one."""
     capacity = 1 << 20
     client = core.client()
-    client._environment = kept = replace(client._environment, cache=BlockCache(capacity))
+    client._environment = kept = replace(
+        client._environment, cache=BlockCache(LocalStorage(), capacity)
+    )
     tables, counts = [], []
     for number in range(16):
         table = create(client, f"t{number}")
@@ -188,7 +189,7 @@ def test_writes_are_right_while_memory_is_forgotten(core: CoreTables, count: int
     client = core.client()
     table = create(client, "t")
     store = TableStore(table._store.folder, table._store.environment)
-    tablet_id, failures = store.newest().tablets[0].id, []
+    failures = []
     is_over = threading.Event()
 
     def write(thread: int) -> None:
@@ -203,7 +204,7 @@ def test_writes_are_right_while_memory_is_forgotten(core: CoreTables, count: int
 
     def forget() -> None:
         while not is_over.is_set():
-            store.forget(tablet_id)
+            store.forget()
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     forgetting = threading.Thread(target=forget)

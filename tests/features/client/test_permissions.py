@@ -2,8 +2,8 @@
 
 import fcntl
 import os
-import pickle
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,9 @@ import pytest
 
 import kudulite
 from kudulite.client.table import Table
-from kudulite.errors import LockTimeoutError, StorageError
+from kudulite.errors import LockTimeoutError, StorageError, TableNotFoundError
+from tests.support.other_user import READER, as_reader
 from tests.support.tables.core_tables import environment
-
-READER = 65534  # a user who owns nothing
 
 
 def made(folder: Path) -> Table:
@@ -30,33 +29,6 @@ def made(folder: Path) -> Table:
     session.apply(table.new_upsert({"k": 5000, "v": 1}))
     session.flush()
     return table
-
-
-def as_reader(work: Callable[[], Any]) -> Any:
-    """Return the result of `work`, or the error that it raised, for a user without rights.
-
-    A process that is not root's cannot become another user: it does the work on files that are
-    read-only for itself.
-    """
-    reader, writer = os.pipe()
-    process = os.fork()
-    if process == 0:
-        try:
-            if os.geteuid() == 0:
-                os.setgroups([])
-                os.setgid(READER)
-                os.setuid(READER)
-            found = work()
-        except BaseException as error:
-            found = error
-        with os.fdopen(writer, "wb") as pipe:
-            pipe.write(pickle.dumps(found))
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        content = pipe.read()
-    os.waitpid(process, 0)
-    return pickle.loads(content)
 
 
 @pytest.fixture
@@ -131,7 +103,7 @@ def test_a_reader_cannot_change_anything(path, operation):
 
 def test_a_reader_can_delay_writers_by_holding_a_lock(path):
     """The right to read a lock file is the right to hold its lock; the writer's wait ends."""
-    (lock,) = path.glob("tablet/*/lock")
+    (lock,) = path.rglob("lock")
     for file in [path.parent, path, *path.rglob("*")]:
         file.chmod(0o755 if file.is_dir() else 0o644)
     client = kudulite.Client(path.parent, environment(lock_timeout_seconds=0.2))
@@ -155,3 +127,58 @@ def test_new_files_have_the_umask_of_their_process(tmp_path):
         modes = {p: p.stat().st_mode & 0o777 for p in [table.path, *table.path.rglob("*")]}
         for place, mode in modes.items():
             assert mode == (expected if place.is_dir() else expected & 0o666), place
+
+
+def error_of(kind: type[Exception], client: kudulite.Client, name: str) -> Exception | None:
+    """The error of opening a table."""
+    try:
+        client.table(name)
+    except kind as error:
+        return error
+    return None
+
+
+FOLDERS = ["lost+found", ".soft-deleted-1-99999999999999999-of-another-user"]
+LISTS: dict[str, Callable[[kudulite.Client], Any]] = {
+    "list": lambda client: client.list_tables() == ["t"],
+    "look for one": lambda client: "tables: t" in str(error_of(TableNotFoundError, client, "u")),
+    "newest moment": lambda client: client.latest_observed_timestamp().year > 2000,
+    "soft-deleted": lambda client: client.list_soft_deleted_tables() == [],
+}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("operation", LISTS)
+@pytest.mark.filterwarnings("ignore:left out of the list of tables")
+def test_a_folder_without_rights_hides_no_other_table(path, operation, folder):
+    """As the lost+found of a disk, or what another user has soft-deleted: it is left out."""
+    closed = path.parent / folder
+    path.parent.chmod(0o755)
+    closed.mkdir()
+    closed.chmod(0o000)
+    try:
+        assert as_reader(lambda: LISTS[operation](kudulite.connect(path.parent))) is True
+    finally:
+        closed.chmod(0o755)
+
+
+def test_a_folder_without_rights_is_left_out_with_a_warning(path):
+    """A table in it would be missed; to look for that one is an error."""
+    closed = path.parent / "closed"
+    path.parent.chmod(0o755)
+    closed.mkdir()
+    closed.chmod(0o000)
+
+    def warned() -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            kudulite.connect(path.parent).list_tables()
+        return [str(each.message) for each in caught]
+
+    try:
+        (text,) = as_reader(warned)
+        assert "left out of the list of tables: " in text and f"{closed}" in text
+        error = as_reader(lambda: kudulite.connect(path.parent).table_exists("closed"))
+        assert isinstance(error, StorageError)
+    finally:
+        closed.chmod(0o755)

@@ -7,11 +7,10 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.chain.manifest import Manifest
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, NotSupportedError, SchemaError
-from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
+from tests.support.doubles.killing_storage import KillingStorage, ran_to_its_end
 from tests.support.tables.core_tables import CoreTables, altered, environment, stored
 from tests.support.tables.readings import every_reading
 from tests.support.tiers import tiered
@@ -218,26 +217,6 @@ def test_a_write_that_was_planned_before_is_refused(core: CoreTables):
         write.commit([staged])
 
 
-def test_older_software_refuses_such_a_table_only(core: CoreTables):
-    """Also when only a dropped range of the past has hash partitions of its own."""
-    client = core.client()
-    table = create(client)
-
-    def written(of: Table) -> bytes:
-        return Manifest.encode(of._store.newest())
-
-    assert b'"format_version":5' in written(table)
-    table.insert(rows(range(5, 25), 1))
-    altered(client, "t", lambda a: a.drop_range_partition(10, 20).drop_range_partition(20, 30))
-    assert not table.partition_schema.has_custom_hash_schemas
-    assert b'"format_version":5' in written(table)
-    plain = {"columns": ["day"], "bounds": [[0, 10, [("id", 3)]], [10, 20]]}
-    same = client.create_table(
-        "u", SCHEMA, primary_key=KEY, hash_partitions=[("id", 3)], range_partitions=plain
-    )
-    assert b'"format_version":4' in written(same)
-
-
 def test_copies_and_backups_have_such_ranges(core: CoreTables):
     """Each increment restores to the partitioning of its time."""
     client, target = core.client(), core.root / "backups"
@@ -290,7 +269,7 @@ def test_a_process_killed_at_any_step_leaves_old_or_new_ranges(core: CoreTables,
     while not is_done:
         root = core.root / f"{steps}"
         shutil.copytree(base, root)
-        client = Client(root, environment(KillingFileSystem(steps, exits=True)))
+        client = Client(root, environment(KillingStorage(steps, exits=True)))
         is_done = ran_to_its_end(lambda c=client: change_ranges(c), in_child=True)
         table = Client(root, environment()).table("t")
         is_new = table.partition_schema != old

@@ -167,14 +167,14 @@ def test_a_write_of_others_in_between_is_undone_too(table, monkeypatch):
     """Its rows are read again, however often others write; it is never left half."""
     before, moment = stored(table), table.current_timestamp()
     table.upsert(rows([1, 2], "y"))
-    plain, left = batch_operations.BatchOperations._run, [1, 2]
+    plain, left = batch_operations.BatchOperations._run_bulk, [1, 2]
 
     def run(self, write, batches, *rest):
         if left:
             plain(self, self.new_bulk_write("upsert"), [rows([left.pop(), 30], "z")])
         return plain(self, write, batches, *rest)
 
-    monkeypatch.setattr(batch_operations.BatchOperations, "_run", run)
+    monkeypatch.setattr(batch_operations.BatchOperations, "_run_bulk", run)
     table.restore(moment)
     assert stored(table) == before and not left
     monkeypatch.setattr(batch_operations, "ATTEMPTS_MAX", 2)

@@ -1,6 +1,9 @@
-"""Small Arrow batches go through one tablet's log; apart from that they are like bulk writes."""
+"""Small Arrow batches go through the table's log; apart from that they are like bulk writes."""
 
 import datetime
+import os
+import pickle
+import random
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -9,17 +12,18 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.client import bulk_write
 from kudulite.client.client import Client
 from kudulite.client.table import Table
-from kudulite.errors import KuduliteError, LockTimeoutError, RowError, StorageError
+from kudulite.errors import ConflictError, KuduliteError, LockTimeoutError, RowError, StorageError
+from kudulite.table import memory_flush
 from kudulite.tablet.operation import OPERATION_NAMES
-from tests.support.doubles.killing_file_system import FailingFileSystem
+from kudulite.wal import record_format
+from kudulite.writes import batch_pieces
+from tests.support.doubles.killing_storage import FailingStorage
 from tests.support.tables.core_tables import CoreTables, stored
 from tests.support.tables.row_writes import (
     MIDDLE,
-    NotingFileSystem,
-    entry_of,
+    NotingStorage,
     new_table,
     put,
     store_of,
@@ -50,7 +54,7 @@ def test_a_batch_of_few_large_rows_is_a_bulk_write(
 ):
     """The log holds rows in memory until they are flushed."""
     table = small_table(core)
-    monkeypatch.setattr(bulk_write, "_SMALL_WRITE_BYTES_MAX", 40)
+    monkeypatch.setattr(batch_pieces, "FEW_BYTES_MAX", 40)
     table.upsert(rows(1, 2))
     assert len(unflushed(table)) == 1
     table.upsert(rows(*range(LIMIT)))
@@ -60,8 +64,8 @@ def test_a_batch_of_few_large_rows_is_a_bulk_write(
 
 def test_a_small_batch_is_one_frame(core: CoreTables):
     """No version is made, and no file but the log's segment."""
-    disk = NotingFileSystem()
-    table = small_table(core, file_system=disk)
+    disk = NotingStorage()
+    table = small_table(core, storage=disk)
     table.upsert(rows(0))
     disk.steps.clear()
     result = table.upsert(rows(*range(LIMIT), v=1))
@@ -85,34 +89,66 @@ def test_the_threshold_counts_rows_of_all_batches(core: CoreTables, count: int, 
     assert stored(table) == [(k, 1, 2) for k in range(count)]
 
 
-def test_rows_of_several_tablets_are_a_bulk_write(core: CoreTables):
-    """One step for all of them; each alone goes through its log."""
-    table = small_table(core, 2)
-    table.insert(rows(1, MIDDLE))
-    assert (table.version, unflushed(table, 0), unflushed(table, 1)) == (2, [], [])
-    table.insert(rows(2))
-    table.insert(rows(MIDDLE + 1))
-    assert [len(unflushed(table, number)) for number in (0, 1)] == [1, 1]
-    assert table.version == 2
-    assert [row[0] for row in stored(table)] == [1, 2, MIDDLE, MIDDLE + 1]
+def test_rows_of_several_tablets_are_one_commit(core: CoreTables):
+    """Of one frame, at one time; a tablet has its own rows of it."""
+    disk = NotingStorage()
+    table = small_table(core, 2, storage=disk)
+    table.insert(rows(0))
+    disk.steps.clear()
+    result = table.insert(rows(1, MIDDLE, MIDDLE + 1))
+    assert [step for step, _ in disk.steps] == ["append", "fsync"]
+    assert (table.version, result.version, result.inserted) == (1, 1, 3)
+    assert [unflushed(table, number)[-1].row_count for number in (0, 1)] == [1, 2]
+    assert stored(table, result.timestamp - 1) == [(0, None, 7)]
+    assert [row[0] for row in stored(table, result.timestamp)] == [0, 1, MIDDLE, MIDDLE + 1]
+
+
+# Writes of the row k = 1 by their options.
+LOGGED: dict[str, Callable[[Table], kudulite.WriteResult]] = {
+    "mixed": lambda table: table.apply([{"op": "upsert", "k": 1}, {"op": "delete_ignore", "k": 9}]),
+    "application": lambda table: table.upsert(rows(1), application_id="a", application_version=1),
+    "ordered": lambda table: table.upsert(rows(1, v=2), ordering_column="v"),
+    "message": lambda table: table.upsert(rows(1), message="why"),
+    "computed": lambda table: table.upsert(rows(1), read_at=table.current_timestamp()),
+    "unchanged": lambda table: table.upsert(rows(1), unchanged="skip"),
+}
+
+
+@pytest.mark.parametrize("name", LOGGED)
+def test_writes_with_options_go_through_the_log(core: CoreTables, name: str):
+    """All but those that the log has no form for."""
+    table = small_table(core)
+    assert LOGGED[name](table).inserted == 1
+    assert (table.version, len(unflushed(table)), len(stored(table))) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(
     "write",
     [
         lambda table: table.overwrite(rows(1)),
-        lambda table: table.apply([{"op": "upsert", "k": 1}]),
-        lambda table: table.upsert(rows(1), application_id="a", application_version=1),
-        lambda table: table.upsert(rows(1, v=2), ordering_column="v"),
+        lambda table: table.apply(
+            [{"op": "I", "k": 1, "v": 1}, {"op": "D", "k": 2, "v": 1}], ordering_column="v"
+        ),
     ],
-    ids=["overwrite", "mixed", "application", "ordering"],
+    ids=["overwrite", "ordered delete"],
 )
 def test_what_a_log_cannot_do_is_a_bulk_write(core: CoreTables, write: Callable):
-    """However small it is."""
+    """However small it is: the end of all rows, and a delete that has to be remembered."""
     table = small_table(core)
     write(table)
     assert (table.version, unflushed(table)) == (2, [])
-    assert len(stored(table)) == 1
+    assert [row[0] for row in stored(table)] == [1]
+
+
+def test_rows_that_are_too_large_for_a_record_are_a_bulk_write(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch
+):
+    """Nobody notices."""
+    table = small_table(core)
+    monkeypatch.setattr(record_format, "PAYLOAD_BYTES_MAX", 100)
+    assert table.insert(rows(*range(10), v=1)).inserted == 10
+    assert (table.version, unflushed(table)) == (2, [])
+    assert len(stored(table)) == 10
 
 
 def test_a_client_without_small_writes_has_bulk_writes_only(core: CoreTables):
@@ -228,6 +264,205 @@ def test_a_null_that_is_to_be_ignored_leaves_its_cell_alone(core: CoreTables):
     assert table.version == 1
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ordering_column": "v"},
+        {"ordering_column": "v", "ignore_null": True},
+        {"unchanged": "skip"},
+        {},
+    ],
+    ids=["ordered", "ordered, without nulls", "unchanged", "mixed"],
+)
+@tiered("seed", range(20), quick=6)
+def test_random_batches_with_options_equal_bulk_writes(core: CoreTables, options: dict, seed: int):
+    """Counts, errors, rows and changes, on rows in memory, on disk, and of both."""
+    tables = [new_table(core.client(str(n), small_write_rows_max=n), 2) for n in (0, 1000)]
+    choose, found = random.Random(seed), []
+    for _ in range(12):
+        keys = [choose.randrange(6) + choose.choice([0, MIDDLE]) for _ in range(5)]
+        batch = [{"k": k, "v": choose.choice([None, 0, 1, 2]), "w": k} for k in keys]
+        step = choose.choice(["upsert", "apply", "upsert", "apply", "flush", "compact"])
+        words = [choose.choice(["upsert", "insert_ignore", "delete_ignore", "U"]) for _ in batch]
+        operations = [{"op": word, **row} for word, row in zip(words, batch, strict=True)]
+        start = [table.current_timestamp() for table in tables]
+        for table in tables:
+            if step == "upsert":
+                found.append(outcome(table, "upsert", batch, **options))
+            elif step == "apply":
+                found.append(outcome(table, "apply", operations, **options))
+            elif table is tables[choose.randrange(2)]:
+                getattr(table, step)()
+        # A bulk write names the rows that the first tablet refuses, the log those of all.
+        alike = [(f[0][:3:2] if f[0][0] is RowError else f[0], f[1]) for f in found[-2:]]
+        assert alike[:1] == alike[1:]
+        changes = [
+            [{**row, "_commit_timestamp": 0} for row in table.changes(at).to_pylist()]
+            for table, at in zip(tables, start, strict=True)
+        ]
+        assert changes[0] == changes[1]
+
+
+def test_a_computed_batch_sees_changes_in_the_log(core: CoreTables):
+    """A change of one of its keys after the rows were read is a conflict, wherever it is."""
+    table = small_table(core, 2)
+    table.insert(rows(1, 2, MIDDLE, v=1))
+    read_at = table.current_timestamp()
+    table.update(rows(MIDDLE, v=2))
+    assert table.update(rows(1, v=3), read_at=read_at).updated == 1
+    with pytest.raises(ConflictError, match="changed after"):
+        table.update(rows(2, MIDDLE, v=4), read_at=read_at)
+    table.flush()
+    with pytest.raises(ConflictError, match="changed after"):
+        table.update(rows(2, MIDDLE, v=4), read_at=read_at)
+    assert stored(table) == [(1, 3, 7), (2, 1, 7), (MIDDLE, 2, 7)]
+
+
+# -- the list of versions
+
+
+def listed(table: Table) -> list[tuple]:
+    """The operation, rows and message of each write in the list of versions."""
+    found = [one for one in table.versions() if one.operation not in ("create", "memory flush")]
+    return [(v.operation, v.inserted, v.updated, v.deleted, v.message) for v in found]
+
+
+def test_a_commit_of_the_log_is_listed(core: CoreTables):
+    """Before and after the flush that takes it over, for each process; its moment is readable."""
+    table = small_table(core, 2)
+    first = table.insert(rows(1, MIDDLE), message="first")
+    second = table.apply([{"op": "U", "k": 1, "v": 5}, {"op": "D", "k": MIDDLE}])
+    expected = [("apply", 0, 1, 1, ""), ("insert", 2, 0, 0, "first")]
+    for _ in range(2):
+        for reader in (table, core.client("small").table("t")):
+            assert listed(reader) == expected
+            found = {one.operation: one for one in reader.versions()}
+            assert found["insert"].timestamp == first.timestamp
+            assert found["apply"].timestamp == second.timestamp
+            assert found["apply"].version is None and f":{os.getpid()}" in found["apply"].writer
+            stamps = [one.timestamp for one in reader.versions()]
+            assert stamps == sorted(stamps, reverse=True)
+        assert stored(table, first.timestamp) == [(1, None, 7), (MIDDLE, None, 7)]
+        table.flush()
+    assert table.check().problems == ()
+
+
+def test_a_flush_of_some_tablets_takes_over_what_is_behind_it(core: CoreTables):
+    """Commits whose rows wait in the log stay there, in the list, each once."""
+    table = small_table(core, 2)
+    table.insert(rows(1), message="a")
+    table.insert(rows(MIDDLE), message="b")
+    table.insert(rows(2), message="c")
+    for number in (0, 1):
+        memory_flush.flush_table(store_of(table), [table.tablet_ids[number]])
+        for reader in (table, core.client("small").table("t")):
+            assert [row[-1] for row in listed(reader)] == ["c", "b", "a"]
+    table.upsert(rows(*range(LIMIT + 1)), message="bulk")
+    table.insert(rows(90), message="d")
+    assert [row[-1] for row in listed(table)] == ["d", "bulk", "c", "b", "a"]
+    assert table.check().problems == ()
+
+
+def test_the_newest_writes_are_listed(core: CoreTables):
+    """As many as of bulk writes, in the log and in the manifest together."""
+    table = small_table(core)
+    for number in range(130):
+        table.upsert(rows(number), message=str(number))
+        if number == 60:
+            table.flush()
+    expected = [str(number) for number in range(129, 29, -1)]
+    for _ in range(2):
+        assert [row[-1] for row in listed(table)] == expected
+        table.flush()
+
+
+# -- exactly once
+
+
+def test_a_version_of_an_application_is_written_once(core: CoreTables):
+    """In the log, after a flush, in another process, and by a bulk write; so is none at all."""
+    table = small_table(core, 2)
+
+    def write(target: Table, number: int, *keys: int) -> bool:
+        batch = {"op": ["upsert"] * len(keys), "k": list(keys), "v": [number] * len(keys)}
+        options = {"application_id": "a", "application_version": number}
+        return target.apply(batch, **options).skipped
+
+    assert not write(table, 1, 1, MIDDLE)
+    assert not write(table, 2)
+    assert not table.delete_ignore(rows(77), application_id="b", application_version=5).skipped
+    for _ in range(2):
+        for reader in (table, core.client("small", small_write_rows_max=LIMIT).table("t")):
+            assert write(reader, 1, 5) and write(reader, 2, 5)
+            assert write(reader, 2, *range(LIMIT + 1))
+            bulk = reader.new_bulk_write(application_id="b", application_version=5)
+            assert bulk.is_committed and bulk.commit([bulk.stage([])]).skipped
+        table.flush()
+    assert [row[0] for row in stored(table)] == [1, MIDDLE]
+    assert not write(table, 3, 5)
+    assert [row[:2] for row in stored(table)] == [(1, 1), (5, 3), (MIDDLE, 1)]
+
+
+# -- tasks
+
+
+def test_tasks_of_few_rows_hand_them_over(core: CoreTables):
+    """They write no file; all of them together are one commit, in the order of their numbers."""
+    disk = NotingStorage()
+    table = small_table(core, 2, storage=disk)
+    write = pickle.loads(pickle.dumps(table.new_bulk_write("upsert", message="tasks")))
+    batches = [pa.Table.from_pylist(rows(1, MIDDLE, v=v, w=v), table.arrow_schema) for v in (1, 2)]
+    staged = [write.stage([batch], number) for number, batch in enumerate(batches)]
+    assert not [*table.path.rglob("*.parquet")] and all(task.rows is not None for task in staged)
+    result = write.commit(pickle.loads(pickle.dumps(staged[::-1])))
+    assert (result.inserted, result.updated, table.version) == (2, 2, 1)
+    assert stored(table) == [(1, 2, 2), (MIDDLE, 2, 2)]
+    assert listed(table) == [("upsert", 2, 2, 0, "tasks")]
+    assert [*(table.path / "writes").iterdir()] == []
+    with pytest.raises(ConflictError, match="is committed already"):
+        write.commit(staged)
+    assert stored(table) == [(1, 2, 2), (MIDDLE, 2, 2)]
+
+
+@pytest.mark.parametrize("counts", [(LIMIT, 1), (1, LIMIT + 1), (LIMIT + 1, 1), (0, LIMIT)])
+def test_the_commit_decides_by_the_sum_of_all_tasks(core: CoreTables, counts: tuple[int, int]):
+    """Rows that were handed over go to files there, beside those of large tasks."""
+    table = small_table(core, 2)
+    write, first, staged = table.new_bulk_write("insert"), 0, []
+    for number, count in enumerate(counts):
+        batch = pa.Table.from_pylist(rows(*range(first, first + count), w=1), table.arrow_schema)
+        staged.append(write.stage([batch], number))
+        first += count
+    assert write.commit(staged).inserted == first
+    assert (table.version == 1) == (first <= LIMIT)
+    assert [row[0] for row in stored(table)] == list(range(first))
+    assert table.check().problems == ()
+
+
+def test_an_aborted_write_of_few_rows_is_refused(core: CoreTables):
+    """Its rows are in nobody's hands but those of the tasks."""
+    table = small_table(core)
+    write = table.new_bulk_write("upsert")
+    staged = write.stage([pa.Table.from_pylist(rows(1, w=1), table.arrow_schema)])
+    write.abort()
+    with pytest.raises(ConflictError, match="was aborted"):
+        write.commit([staged])
+    assert (stored(table), unflushed(table)) == ([], [])
+
+
+def test_a_task_of_few_rows_is_checked_where_it_runs(core: CoreTables):
+    """A null key is an error of the task; a key that is there is one of the commit."""
+    table = small_table(core)
+    table.insert(rows(1))
+    write = table.new_bulk_write("insert", columns=["k"])
+    with pytest.raises(RowError, match="null"):
+        write.stage([pa.table({"k": pa.array([None], pa.int32())})])
+    staged = write.stage([pa.table({"k": pa.array([1], pa.int32())})])
+    with pytest.raises(RowError, match="key already present"):
+        write.commit([staged])
+    write.abort()
+
+
 # -- values
 
 
@@ -292,15 +527,15 @@ def test_other_arrow_types_are_cast_as_in_bulk_writes(core: CoreTables):
 # -- what can go wrong
 
 
-def test_an_error_of_the_tablet_is_raised_as_it_is(core: CoreTables):
+def test_an_error_of_the_log_is_raised_as_it_is(core: CoreTables):
     """The lock, the disk: nothing is written."""
     table = small_table(core, lock_timeout_seconds=0.0)
     put(table, 1)
-    with store_of(table).lock(entry_of(table).id) as lock:
+    with store_of(table).lock() as lock:
         lock.announce("a test")
         with pytest.raises(LockTimeoutError, match="held by a test"):
             table.upsert(rows(2))
-    failing = core.client("small", small_write_rows_max=LIMIT, file_system=FailingFileSystem(0))
+    failing = core.client("small", small_write_rows_max=LIMIT, storage=FailingStorage(0))
     with pytest.raises(StorageError, match="a bad day"):
         failing.table("t").upsert(rows(2))
     assert stored(table) == [(1, 0, 7)]

@@ -24,10 +24,10 @@ from kudulite.errors import (
     TableNotFoundError,
     UsageError,
 )
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.local_storage import LocalStorage
 from kudulite.table.table_store import TableStore
 from tests.support.doubles.forgetful_disk import recorded_states
-from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
+from tests.support.doubles.killing_storage import KillingStorage, ran_to_its_end
 from tests.support.tables.core_tables import (
     CoreTables,
     ManualClock,
@@ -191,20 +191,21 @@ def test_a_soft_deletion_waits_for_commits_and_may_ask_for_a_version(core: CoreT
     """As a deletion does; nothing is left of a refused one."""
     client = core.client(lock_timeout_seconds=0.02)
     table = filled(client)
-    with pytest.raises(ConflictError, match="'t' is at version 2, not 1; not deleted"):
+    table.flush()
+    with pytest.raises(ConflictError, match="'t' is at version 3, not 1; not deleted"):
         client.soft_delete_table("t", 60, if_version=1)
-    with table._store.lock(table.tablet_ids[0]) as lock:
+    with table._store.lock() as lock:
         lock.announce("commit of write 9")
         with pytest.raises(LockTimeoutError, match="held by commit of write 9"):
             client.soft_delete_table("t", 60)
     assert [path.name for path in client.root.iterdir()] == ["t"]
-    client.soft_delete_table("t", 60, if_version=2)
+    client.soft_delete_table("t", 60, if_version=3)
 
 
 # -- several at once
 
 
-class Interrupting(FileSystem):
+class Interrupting(LocalStorage):
     """Calls `meanwhile` before its first rename."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
@@ -271,7 +272,7 @@ def test_of_a_recall_and_a_removal_one_fails(core: CoreTables):
     remove(recall_and_delete)
     assert stored(client.recall_table(deleted.id)) == ROWS
     client.soft_delete_table("t", 30)
-    slow = core.client(file_system=Interrupting(remove))
+    slow = core.client(storage=Interrupting(remove))
     with pytest.raises(TableNotFoundError, match="has just been recalled, or removed after its"):
         slow.recall_table(deleted.id)
     assert [path.name for path in client.root.iterdir()] == []
@@ -315,7 +316,7 @@ def test_a_published_table_replaces_another_only_if_asked(core: CoreTables):
         client.new_staging(0)
 
 
-class Watched(FileSystem):
+class Watched(LocalStorage):
     """Calls an action ahead of each durable step."""
 
     def __init__(self, action: Callable[[], object], *, can_exchange: bool = True) -> None:
@@ -340,7 +341,7 @@ def staged_with(client: Client, key: int) -> Table:
 def test_a_name_leads_to_one_of_the_tables_at_all_times(core: CoreTables):
     """Each step of a replacement leaves the old table there, or the new one."""
     seen, old_id = [], filled(core.client()).id
-    client = core.client(file_system=Watched(lambda: seen.append(core.client().table("t").id)))
+    client = core.client(storage=Watched(lambda: seen.append(core.client().table("t").id)))
     made = staged_with(core.client(), 7)
     made_id = made.id
     client.publish_table(Client(made.path.parent, client._environment).table("t"), overwrite=True)
@@ -373,7 +374,7 @@ def test_of_two_publications_the_second_replaces_the_first(
     core: CoreTables, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
 ):
     """Also where the file system cannot exchange names; both replaced tables can be recalled."""
-    client = core.client(file_system=Watched(lambda: None, can_exchange=can_exchange))
+    client = core.client(storage=Watched(lambda: None, can_exchange=can_exchange))
     filled(client)
     first, second = staged_with(client, 2), staged_with(client, 3)
 
@@ -460,7 +461,7 @@ def test_a_full_disk_leaves_both_tables(core: CoreTables, step: int, can_exchang
         if left[0] == -1:
             raise StorageError(errno.ENOSPC, "no space")
 
-    full = core.client(file_system=Watched(fill_disk, can_exchange=can_exchange))
+    full = core.client(storage=Watched(fill_disk, can_exchange=can_exchange))
     hidden = Client(table.path.parent, full._environment).table("t")
     with suppress(StorageError):
         full.publish_table(hidden, overwrite=True)
@@ -504,7 +505,7 @@ def prepared(client: Client) -> None:
 def expire(client: Client) -> None:
     """An hour later, another table is made, which removes the expired one."""
     clock = ManualClock(client._environment.clock.now() // 4096 + 3600 * 1_000_001)
-    same = environment(client._environment.file_system, clock)
+    same = environment(client._environment.storage, clock)
     Client(client.root, same).create_table("new", SCHEMA, primary_key="k")
 
 
@@ -576,7 +577,7 @@ def test_a_process_killed_at_any_step_leaves_the_table_in_one_place(
     while not is_done:
         root = core.root / f"{how}-{steps}"
         shutil.copytree(base, root)
-        dying = KillingFileSystem(steps, exits=how == "exit")
+        dying = KillingStorage(steps, exits=how == "exit")
         client = Client(root, environment(dying))
         is_done = ran_to_its_end(lambda c=client: work(c), in_child=how == "exit")
         assert state(root) in allowed(case, is_done), steps

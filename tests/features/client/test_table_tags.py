@@ -10,11 +10,11 @@ from kudulite.chain.manifest import Manifest
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import LockTimeoutError, NotFoundError, TimestampError, UsageError
-from kudulite.table.memory_flush import flush_tablet
+from kudulite.table.memory_flush import flush_table
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.upkeep.alter import forget_alterations
 from kudulite.upkeep.garbage_collection import collect_garbage
-from tests.support.doubles.pausing_file_system import PausingFileSystem
+from tests.support.doubles.pausing_storage import PausingStorage
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 from tests.support.tables.readings import every_reading
 
@@ -73,9 +73,8 @@ def test_what_a_tag_shows_never_changes(client: Client, clock: ManualClock):
 def test_a_tag_holds_all_moments_after_it_past_the_retention(client: Client, clock: ManualClock):
     """Dropped ranges too; when it is deleted they go."""
     table = client.table("t")
-    before = table.current_timestamp()
-    clock.microseconds += 1
     moment = table.tag("x")
+    before = moment - 1
     clock.microseconds += 1
     client.new_table_alterer(table).drop_range_partition(0, 10).alter()
     clock.microseconds += 3600 * SECOND
@@ -153,8 +152,8 @@ def test_wrong_tags_are_refused(client: Client, clock: ManualClock):
 
 def test_a_deletion_whose_version_is_superseded_and_removed_at_once_succeeds(core: CoreTables):
     """Its version cannot be looked for any more; the tag is gone, which is what was asked for."""
-    file_system = PausingFileSystem()
-    client = Client(core.root / "root", environment(file_system))
+    storage = PausingStorage()
+    client = Client(core.root / "root", environment(storage))
     schema = pa.schema([("k", pa.int64())])
     table = client.create_table("t", schema, primary_key="k", hash_partitions=[(["k"], 4)])
     table.tag("x")
@@ -165,15 +164,14 @@ def test_a_deletion_whose_version_is_superseded_and_removed_at_once_succeeds(cor
     other = core.client(lock_timeout_seconds=0.0).table("t")._store
 
     def overtake() -> None:
-        for entry in other.newest().tablets:
-            with suppress(LockTimeoutError):  # of the tablet that the deletion has locked
-                flush_tablet(other, entry.id)
+        with suppress(LockTimeoutError):  # while the deletion holds the lock
+            flush_table(other)
         with suppress(LockTimeoutError):
             collect_garbage(other, grace_seconds=0.0)
 
-    file_system.pause_at("after", overtake)
+    storage.pause_at("after", overtake)
     table.delete_tag("x")
-    assert file_system.pause_count
+    assert storage.pause_count
     assert table.tags == {}
     with pytest.raises(NotFoundError, match="no tag 'x'"):
         table.delete_tag("x")

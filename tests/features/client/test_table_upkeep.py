@@ -1,5 +1,6 @@
 """Looking after a table: the rows and their past stay, what reads pay for goes."""
 
+import errno
 import logging
 import threading
 from pathlib import Path
@@ -8,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from kudulite.errors import StorageError, UsageError
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.local_storage import LocalSink, LocalStorage
+from kudulite.storage.storage_error import storage_error
 from tests.support.doubles.planned_work import Planned
 from tests.support.tables.core_tables import CoreTables, ManualClock, in_order, stored
 
@@ -176,7 +178,7 @@ def test_each_operation_is_a_line_in_the_log_of_the_process(core: CoreTables, ca
         assert f"wrote {result.bytes_written} bytes; rowsets {result.rowset_count_before}" in line
 
 
-class FullFileSystem(FileSystem):
+class FullStorage(LocalStorage):
     """A disk with a few bytes left."""
 
     free: int | None = 100
@@ -188,8 +190,8 @@ class FullFileSystem(FileSystem):
 
 def test_a_merge_that_would_fill_the_disk_does_not_begin(core: CoreTables, caplog):
     """`maintain` does all other work. It is tried where the free space is not known."""
-    disk = FullFileSystem()
-    table, moments = neglected(core, file_system=disk)
+    disk = FullStorage()
+    table, moments = neglected(core, storage=disk)
     with pytest.raises(
         StorageError, match=r"'t': the merge of .+ rowsets .* 100 are free; nothing"
     ):
@@ -202,3 +204,46 @@ def test_a_merge_that_would_fill_the_disk_does_not_begin(core: CoreTables, caplo
     disk.free = None
     assert table.compact().operations
     expect_same(table, moments)
+
+
+class FullDisk(LocalStorage):
+    """While `is_full`, no file can be made."""
+
+    is_full = False
+
+    def open_sink(self, path: Path) -> LocalSink:
+        """Create a new file, or raise StorageError."""
+        if self.is_full:
+            raise storage_error("create", path, OSError(errno.ENOSPC, ""), is_unchanged=True)
+        return super().open_sink(path)
+
+
+def test_maintenance_of_a_full_disk_collects_garbage(core: CoreTables):
+    """Old files of the table may have filled the disk. Rows and moments stay."""
+    storage = FullDisk()
+    table, moments = neglected(core, storage=storage)
+    table.compact()
+    table.upsert(rows([5000], 1))  # in a log, to be flushed
+    moments[table.current_timestamp()] = stored(table)
+    assert table.statistics.superseded_bytes > 0
+    storage.is_full = True
+    with pytest.raises(StorageError, match="No space left"):
+        table.maintain(grace_seconds=0)
+    assert table.statistics.superseded_bytes == 0
+    expect_same(table, moments)
+    storage.is_full = False
+    assert table.maintain().flushed_tablet_count == 1
+    expect_same(table, moments)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("-inf"), float("nan"), "3600", None])
+@pytest.mark.parametrize("name", ["grace_seconds", "staging_grace_seconds"])
+def test_a_grace_time_is_a_number_of_seconds(core: CoreTables, name: str, seconds: object):
+    """Of another one nothing is flushed, compacted or removed."""
+    table, _ = neglected(core)
+    table.compact()
+    before = sorted(table.path.rglob("*"))
+    with pytest.raises(UsageError, match=f"table 't': {name}=.*: expected a number of seconds"):
+        table.maintain(**{name: seconds})
+    assert sorted(table.path.rglob("*")) == before
+    table.maintain(**{name: float("inf")})

@@ -8,7 +8,7 @@ import pytest
 import kudulite
 from kudulite.client.bulk_write import BulkWrite
 from kudulite.errors import OptionError
-from kudulite.writes.commit import Commit
+from kudulite.table.table_store import TableStore
 from tests.support.tables.core_tables import CoreTables, stored
 from tests.support.tiers import tiered
 
@@ -152,15 +152,16 @@ def test_the_rows_are_those_of_a_write_without_the_option(core, seed, monkeypatc
             ]
             for action in between:
                 action(table)
-            plain = Commit._lock
+            plain = TableStore.locked
 
-            def lock(self, *given, table=table, plain=plain, under=under):
-                monkeypatch.setattr(Commit, "_lock", plain)
-                for action in under:
-                    action(table)
-                return plain(self, *given)
+            def locked(self, work, *given, table=table, plain=plain, under=under):
+                if work.startswith("commit of write"):
+                    monkeypatch.setattr(TableStore, "locked", plain)
+                    for action in under:
+                        action(table)
+                return plain(self, work, *given)
 
-            monkeypatch.setattr(Commit, "_lock", lock)
+            monkeypatch.setattr(TableStore, "locked", locked)
             BulkWrite.commit(write, staged)
-            monkeypatch.setattr(Commit, "_lock", plain)
+            monkeypatch.setattr(TableStore, "locked", plain)
         assert stored(tables[0]) == stored(tables[1]), (seed, operation, options)

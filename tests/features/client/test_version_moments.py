@@ -3,7 +3,6 @@
 import random
 import tarfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,42 +134,54 @@ def test_rows_that_are_logged_after_a_version_are_later_than_it(core, client, ta
     assert table.get(150) is None
 
 
-def test_a_commit_that_lost_a_race_is_later_than_the_version_that_won(
-    core, table, clock, monkeypatch
-):
-    """It had chosen its timestamp before, and its superblocks named it."""
-    other = core.client(clock=ManualClock(clock.microseconds + SECOND), small_write_rows_max=0)
-    before_publication(monkeypatch, lambda: other.table("t").insert(rows([250])))
+def test_no_version_comes_between_a_commit_and_its_own(core, table, clock, monkeypatch):
+    """Another commit waits for the table's lock, and is later, though its rows were staged then."""
+    faster = ManualClock(clock.microseconds + SECOND)
+    other = core.client(clock=faster, small_write_rows_max=0, lock_timeout_seconds=0.0)
+    write = other.table("t").new_bulk_write("insert")
+    staged = write.stage(rows([250]).to_batches())
+
+    def commit() -> None:
+        with pytest.raises(LockTimeoutError):
+            write.commit([staged])
+
+    before_publication(monkeypatch, commit)
     result = table.insert(rows([150, 151]))
-    newest, won = table.versions()[:2]
-    assert (newest.version, newest.timestamp) == (result.version, result.timestamp)
-    assert (won.inserted, newest.inserted) == (1, 2) and won.timestamp < newest.timestamp
-    assert len(stored(table, won.timestamp)) == 101
+    won = table.versions()[0]
+    assert (won.version, won.timestamp, won.inserted) == (result.version, result.timestamp, 2)
+    later = write.commit([staged])
+    assert (later.version, later.inserted) == (won.version + 1, 1)
+    assert later.timestamp > won.timestamp
+    assert len(stored(table, won.timestamp)) == 102
     table.restore(version=won.version)
-    assert [row[0] for row in stored(table)] == [*range(100), 250]
+    assert [row[0] for row in stored(table)] == [*range(100), 150, 151]
 
 
-def test_a_range_is_dropped_after_the_version_that_won(core, table, clock, monkeypatch):
-    """A purge of a range that was dropped before needs none of the alteration's locks."""
+def test_no_version_comes_between_an_alteration_and_its_own(core, table, clock, monkeypatch):
+    """Nor that of a purge of a range that was dropped before."""
     table.insert(rows([150, 250]))
     client = core.client(clock=clock)
     altered(client, "t", lambda alterer: alterer.drop_range_partition(200, 300))
     faster = ManualClock(clock.microseconds + SECOND)
     other = core.client(clock=faster, lock_timeout_seconds=0.0).table("t")
+    refused = []
 
     def purge() -> None:
-        with suppress(LockTimeoutError):  # of the garbage collection, when the purge is published
+        with pytest.raises(LockTimeoutError) as error:
             other.purge([{"k": 250}])
+        refused.append(error)
 
     before_publication(monkeypatch, purge)
     altered(client, "t", lambda a: a.drop_range_partition(100, 200).add_range_partition(200, 300))
-    newest, purge = table.versions()[:2]
-    assert (newest.operation, purge.operation) == ("alter", "purge")
-    assert newest.timestamp > purge.timestamp
-    assert len(stored(table, purge.timestamp)) == 101
-    assert len(stored(table)) == 100
+    dropped = table.versions()[0]
+    assert (dropped.operation, len(refused)) == ("alter", 1)
+    other.purge([{"k": 250}])
+    purged = table.versions()[0]
+    assert purged.operation == "purge" and purged.timestamp > dropped.timestamp
+    assert len(stored(table, dropped.timestamp - 1)) == 101
+    assert len(stored(table, dropped.timestamp)) == len(stored(table)) == 100
     client.table("t").insert(rows([210]))
-    assert len(stored(table, newest.timestamp)) == 100
+    assert len(stored(table, purged.timestamp)) == 100
 
 
 @tiered("seed", range(12))
@@ -246,7 +257,8 @@ def listed(table: kudulite.Table, *versions: tuple[int, str]) -> None:
         old = old.with_version(number, Origin(operation, int(timestamp)))
     old = replace(old, ordered_from=None)
     made = replace(newest.successor(Origin("test", 1)), versions=old)
-    assert store.update(lambda _: made, newest)
+    with store.lock() as lock:
+        assert store.update(lambda _: made, newest, lock)
 
 
 def test_a_version_that_older_software_listed_is_right_or_refused(table, clock):

@@ -159,14 +159,14 @@ def test_an_application_version_is_written_once(table):
 def test_rows_that_another_writer_changes_are_read_again(table, monkeypatch):
     """The condition is evaluated anew: a row that no longer matches is left alone."""
     changes = [{"k": 3, "color": "green"}, {"k": 5, "v": 55}]
-    plain = batch_operations.BatchOperations._run
+    plain = batch_operations.BatchOperations._run_bulk
 
-    def run(self, write, batches):
+    def run(self, write, batches, *rest):
         if changes:
             plain(self, self.new_bulk_write("upsert", ignore_null=True), [_all(changes.pop())])
-        return plain(self, write, batches)
+        return plain(self, write, batches, *rest)
 
-    monkeypatch.setattr(batch_operations.BatchOperations, "_run", run)
+    monkeypatch.setattr(batch_operations.BatchOperations, "_run_bulk", run)
     result = table.update(where=table["color"] == "red", set={"v": 100})
     assert result.updated == 4 and not changes
     found = {k: (color, v) for k, color, v in stored(table)}
@@ -180,18 +180,18 @@ def _all(row: dict[str, Any]) -> pa.Table:
 
 
 def test_a_write_beside_a_writer_of_its_rows_wins_the_second_time(table, monkeypatch):
-    """It reads the rows that changed again, and leaves nothing in the staging folder."""
-    plain, values = batch_operations.BatchOperations._run, iter(range(100, 200))
+    """It reads the rows that changed again, and leaves no record."""
+    plain, values = batch_operations.BatchOperations._run_bulk, iter(range(100, 200))
 
-    def run(self, write, batches):
+    def run(self, write, batches, *rest):
         row = {"k": 3, "color": "red", "v": next(values)}
         plain(self, self.new_bulk_write("upsert"), [_all(row)])
-        return plain(self, write, batches)
+        return plain(self, write, batches, *rest)
 
-    monkeypatch.setattr(batch_operations.BatchOperations, "_run", run)
+    monkeypatch.setattr(batch_operations.BatchOperations, "_run_bulk", run)
     assert table.delete(where=table["color"] == "red").deleted == 5
     assert next(values) == 102
-    assert list((table.path / "staging").iterdir()) == []
+    assert list((table.path / "writes").iterdir()) == []
 
 
 def test_an_altered_table_is_written_as_it_is_now(core, table):

@@ -11,8 +11,9 @@ from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE
 from kudulite.model.schema import Column
 from kudulite.model.types import parse_type
 from kudulite.rowset.delta_compaction import compact_columns, merge_undo_files
-from kudulite.storage.file_system import FileSystem
-from tests.support.doubles.killing_file_system import KilledError, KillingFileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.new_files import NewFiles
+from tests.support.doubles.killing_storage import KilledError, KillingStorage
 from tests.support.tables.small_rowsets import SmallRowSet, schema_of
 
 MOMENTS = (9, 10, 19, 20, 29, 30, 39, 40, 41, 49, 50, 54, 55)
@@ -35,7 +36,7 @@ def rowset(tmp_path: Path) -> SmallRowSet:
 
 def compacted(small: SmallRowSet, ids: Iterable[int], mark: int = 0) -> SmallRowSet:
     """The rowset with some columns compacted."""
-    meta = compact_columns(FileSystem(), small.opened(), small.schema, ids, mark)
+    meta = compact_columns(NewFiles(LocalStorage()), small.opened(), small.schema, ids, mark)
     return replace(small, meta=meta)
 
 
@@ -117,7 +118,9 @@ def test_a_subset_in_any_order_keeps_every_later_cut_right(rowset: SmallRowSet, 
     assert all_reads(both) == all_reads(rowset)
     assert len(both.meta.undo) == 2
     for mark in MOMENTS:
-        meta = merge_undo_files(FileSystem(), both.set_folder, both.meta, 0, 2, mark=mark)
+        meta = merge_undo_files(
+            NewFiles(LocalStorage()), both.set_folder, both.meta, 0, 2, mark=mark
+        )
         assert all_reads(replace(both, meta=meta), mark) == all_reads(rowset, mark)
 
 
@@ -188,7 +191,7 @@ def test_a_crash_before_any_step_leaves_what_was_there(rowset: SmallRowSet):
     files = {path.name: path.read_bytes() for path in rowset.set_folder.iterdir()}
     operations: list[tuple[str, str]] = []
 
-    class Recording(KillingFileSystem):
+    class Recording(KillingStorage):
         def before(self, operation: str, path: Path) -> None:
             super().before(operation, path)
             operations.append((operation, path.name.split("-")[0]))
@@ -196,7 +199,9 @@ def test_a_crash_before_any_step_leaves_what_was_there(rowset: SmallRowSet):
     for step in range(100):
         operations.clear()
         try:
-            compact_columns(Recording(step), rowset.opened(), rowset.schema, [A], 0)
+            files_made = NewFiles(Recording(step))
+            compact_columns(files_made, rowset.opened(), rowset.schema, [A], 0)
+            files_made.sync()
             break
         except KilledError:
             now = {path.name: path.read_bytes() for path in rowset.set_folder.iterdir()}

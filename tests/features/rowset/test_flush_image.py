@@ -28,7 +28,8 @@ from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.new_files import NewFiles
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.machines.row_histories import (
     Change,
@@ -112,7 +113,9 @@ def redo_flushed(meta: RowSetMeta, store: DeltaMemStore, folder: Path) -> RowSet
     if not store.row_count:
         return meta
     rows = store.snapshot().to_rows()
-    return meta.with_redo((create_delta_file(FileSystem(), folder / meta.id, "redo", rows),))
+    return meta.with_redo(
+        (create_delta_file(NewFiles(LocalStorage()), folder / meta.id, "redo", rows),)
+    )
 
 
 def test_three_lives_leave_the_undo_that_kudu_leaves():
@@ -182,7 +185,10 @@ def test_undo_in_several_files_reads_as_in_one(versions: Versions, cuts: list[in
             return
         folder = Path(name) / meta.id
         rows = merge_undo(
-            [stamped(DeltaFile(folder / m.ref.name, m, meta.row_count)) for m in meta.undo]
+            [
+                stamped(DeltaFile(LocalStorage(), folder / m.ref.name, m, meta.row_count))
+                for m in meta.undo
+            ]
         )
         bounds = [1 << 60, *sorted(cuts, reverse=True), 0]
         metas = []
@@ -190,7 +196,7 @@ def test_undo_in_several_files_reads_as_in_one(versions: Versions, cuts: list[in
             at = np.flatnonzero((rows.timestamps <= high) & (rows.timestamps > low))
             if len(at):
                 part = without_unset(take_rows(rows, at))
-                metas.append(create_delta_file(FileSystem(), folder, "undo", part))
+                metas.append(create_delta_file(NewFiles(LocalStorage()), folder, "undo", part))
         split = replace(meta, undo=tuple(metas))
         for moment in versions.moments()[::-1]:
             for delta in metas:
@@ -214,10 +220,12 @@ def test_files_are_durable_before_their_names_and_those_before_the_entry(tmp_pat
     image = flush_image(in_memory(versions).snapshot())
     steps: list[tuple[str, str]] = []
 
-    class Recording(FileSystem):
+    class Recording(LocalStorage):
         def before(self, operation: str, path: Path) -> None:
             steps.append((operation, path.name.split("-")[0]))
 
-    (meta,) = write_rowsets(Recording(), tmp_path, versions.schema, image)
+    files = NewFiles(Recording())
+    (meta,) = write_rowsets(files, tmp_path, versions.schema, image)
+    files.sync()
     fsyncs = [name for operation, name in steps if operation == "fsync"]
-    assert fsyncs == ["base", "key", "bloom", "undo", "redo", meta.id]
+    assert fsyncs == ["base", "key", "bloom", "undo", "redo", tmp_path.name.split("-")[0], meta.id]

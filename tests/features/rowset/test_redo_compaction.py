@@ -7,8 +7,9 @@ import pytest
 
 from kudulite.delta.delta_file import OP_UPDATE
 from kudulite.rowset.delta_compaction import merge_redo_files, merge_undo_files
-from kudulite.storage.file_system import FileSystem
-from tests.support.doubles.killing_file_system import KilledError, KillingFileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.new_files import NewFiles
+from tests.support.doubles.killing_storage import KilledError, KillingStorage
 from tests.support.machines.delta_machine import DeltaMachine
 from tests.support.tables.small_rowsets import SmallRowSet, schema_of
 
@@ -30,7 +31,7 @@ def test_files_in_the_middle_become_one_at_their_place(rowset: SmallRowSet):
     """The order of REDO files is history: what is before and behind stays so, untouched."""
     old = rowset.meta
     before = {t: rowset.rows(t) for t in range(9, 45)}
-    rowset.meta = merge_redo_files(FileSystem(), rowset.set_folder, old, 1, 3)
+    rowset.meta = merge_redo_files(NewFiles(LocalStorage()), rowset.set_folder, old, 1, 3)
     first, merged, last = rowset.meta.redo
     assert (first, last) == (old.redo[0], old.redo[3])
     assert (merged.row_count, merged.delete_count, merged.update_counts) == (4, 1, {1: 1, 2: 3})
@@ -41,7 +42,7 @@ def test_files_in_the_middle_become_one_at_their_place(rowset: SmallRowSet):
 
 def test_nothing_is_coalesced(rowset: SmallRowSet):
     """Not even two changes of a cell at one moment; they keep their order."""
-    rowset.meta = merge_redo_files(FileSystem(), rowset.set_folder, rowset.meta, 0, 4)
+    rowset.meta = merge_redo_files(NewFiles(LocalStorage()), rowset.set_folder, rowset.meta, 0, 4)
     (merged,) = rowset.meta.redo
     changes = [(rowid, time, cells) for rowid, time, _, cells in rowset.delta(merged)]
     assert changes == [
@@ -60,7 +61,7 @@ def test_files_of_one_commit_keep_one_timestamp_for_all(tmp_path: Path):
     small = SmallRowSet.write(tmp_path, schema_of(a="int64"), {"a": [1, 2]})
     small.add_redo((0, 20, {"a": 10}))
     small.add_redo((1, 20, {"a": 20}))
-    merged = merge_redo_files(FileSystem(), small.set_folder, small.meta, 0, 2)
+    merged = merge_redo_files(NewFiles(LocalStorage()), small.set_folder, small.meta, 0, 2)
     assert [delta.timestamp for delta in merged.redo] == [20]
 
 
@@ -73,11 +74,11 @@ def test_undo_up_to_the_mark_leaves_with_the_oldest_file_only(tmp_path: Path):
     machine.mark = machine.now
     folder, meta = machine.set_folder, machine.meta
     counts = [delta.row_count for delta in meta.undo]
-    front = merge_undo_files(FileSystem(), folder, meta, 0, 2, mark=machine.mark)
+    front = merge_undo_files(NewFiles(LocalStorage()), folder, meta, 0, 2, mark=machine.mark)
     assert [delta.row_count for delta in front.undo] == [counts[0] + counts[1], *counts[2:]]
-    assert merge_undo_files(FileSystem(), folder, meta, 1, len(counts), mark=machine.mark).undo == (
-        meta.undo[0],
-    )
+    assert merge_undo_files(
+        NewFiles(LocalStorage()), folder, meta, 1, len(counts), mark=machine.mark
+    ).undo == (meta.undo[0],)
 
 
 def machine_with_undo(seed: int, folder: Path) -> DeltaMachine:
@@ -99,12 +100,13 @@ def test_files_are_durable_before_their_entry_and_a_crash_changes_nothing(
         rowset.meta = replace(rowset.meta, undo=rowset.meta.redo)
     files = {path.name: path.read_bytes() for path in rowset.set_folder.iterdir()}
     for step in range(100):
-        file_system = KillingFileSystem(step)
+        new = NewFiles(KillingStorage(step))
         try:
             if kind == "redo":
-                merge_redo_files(file_system, rowset.set_folder, rowset.meta, 1, 3)
+                merge_redo_files(new, rowset.set_folder, rowset.meta, 1, 3)
             else:
-                merge_undo_files(file_system, rowset.set_folder, rowset.meta, 1, 3, mark=0)
+                merge_undo_files(new, rowset.set_folder, rowset.meta, 1, 3, mark=0)
+            new.sync()
             break
         except KilledError:
             now = {path.name: path.read_bytes() for path in rowset.set_folder.iterdir()}
@@ -118,7 +120,7 @@ def test_undo_of_several_files_is_brought_in_order_of_time(tmp_path: Path):
     newer = small.add_redo((0, 24, {"x": 1}))
     older = small.add_redo((0, 25, {"y": 2}))
     small.meta = replace(small.meta, redo=(), undo=(newer, older))
-    merged = merge_undo_files(FileSystem(), small.set_folder, small.meta, 0, 2, mark=0)
+    merged = merge_undo_files(NewFiles(LocalStorage()), small.set_folder, small.meta, 0, 2, mark=0)
     assert small.delta(merged.undo[0]) == [(0, 25, OP_UPDATE, {2: 2}), (0, 24, OP_UPDATE, {1: 1})]
-    cut = merge_undo_files(FileSystem(), small.set_folder, small.meta, 0, 2, mark=24)
+    cut = merge_undo_files(NewFiles(LocalStorage()), small.set_folder, small.meta, 0, 2, mark=24)
     assert small.delta(cut.undo[0]) == [(0, 25, OP_UPDATE, {2: 2})]

@@ -7,7 +7,7 @@ import pytest
 
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.rowset.rowset_meta import is_fully_ancient, without_ancient_undo
-from kudulite.storage.file_system import FileRef
+from kudulite.storage.storage import FileRef
 from tests.support.machines.delta_machine import DeltaMachine
 from tests.support.tables.small_rowsets import SmallRowSet, schema_of
 from tests.support.tiers import tiered

@@ -19,10 +19,10 @@ from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
-from kudulite.storage.file_system import FileRef
+from kudulite.storage.storage import FileRef
 from kudulite.tablet.superblock import Superblock
 from kudulite.tablet.tombstones import TombstoneFileMeta
-from kudulite.wal.segment import WalPosition
+from kudulite.wal.segment import LOG_BEGIN, LogPosition
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -109,6 +109,7 @@ FULL_MANIFEST = Manifest(
         maintenance=((12, 1 << 60, "memory flush", 0, 0, 0, 0, "ada@host:7", ""),),
     ),
 )
+LOGGED_MANIFEST = replace(FULL_MANIFEST, log_start=LogPosition(2, 4096), log_end=LogPosition(3, 40))
 ORDERED_MANIFEST = replace(FULL_MANIFEST, versions=replace(FULL_MANIFEST.versions, ordered_from=11))
 OWNED_MANIFEST = replace(FULL_MANIFEST, owner="Ada", comment='a "table"')
 CUSTOM = (HashDimension(("day", "k"), 3),)
@@ -164,9 +165,11 @@ SMALL_SUPERBLOCK = Superblock("t-0", (SMALL_ROWSET,))
 FULL_SUPERBLOCK = Superblock(
     "t-0",
     (SMALL_ROWSET, FULL_ROWSET),
-    WalPosition(3, 4096),
+    LogPosition(3, 4096),
     (TombstoneFileMeta(ref("tombstone-1.arrow"), 4, 2, 5, 6),),
 )
+OLD_START = FULL_SUPERBLOCK.log_start  # of the tablet's own log, in older files
+OLD_FULL_SUPERBLOCK = replace(FULL_SUPERBLOCK, log_start=LOG_BEGIN, wal_start=OLD_START)
 
 BASE = replace(FULL_SUPERBLOCK, file=ref("superblock-full.json", 100_000))
 CHANGED_SUPERBLOCK = replace(
@@ -177,6 +180,7 @@ CHANGED_SUPERBLOCK = replace(
         replace(SMALL_ROWSET, id="r-3"),
     ),
 )
+OLD_CHANGED_SUPERBLOCK = replace(CHANGED_SUPERBLOCK, log_start=LOG_BEGIN, wal_start=OLD_START)
 
 VALUES = {
     "manifest-full": FULL_MANIFEST,
@@ -186,6 +190,7 @@ VALUES = {
     "manifest-immutable": LATER_MANIFEST,
     "manifest-hashed": HASHED_MANIFEST,
     "manifest-altered": ALTERED_MANIFEST,
+    "manifest-logged": LOGGED_MANIFEST,
     "superblock-small": SMALL_SUPERBLOCK,
     "superblock-full": FULL_SUPERBLOCK,
 }
@@ -212,7 +217,36 @@ def test_the_bytes_of_a_superblock_with_a_base_are_those_of_the_golden_file():
     assert Superblock.decode(content, "x", lambda ref: BASE) == CHANGED_SUPERBLOCK
 
 
-def test_a_manifest_of_format_version_3_is_read():
-    """It has no list of versions; everything else is the same."""
-    content = (GOLDEN / "manifest-full-version-3.json").read_bytes()
-    assert Manifest.decode(content, "x") == replace(FULL_MANIFEST, versions=VersionList())
+@pytest.mark.parametrize(
+    ("version", "value"),
+    [(3, replace(FULL_MANIFEST, versions=VersionList())), (7, FULL_MANIFEST)],
+)
+def test_a_manifest_of_an_older_format_is_read(version: int, value: Manifest):
+    """Version 3 has no list of versions; in version 7 each tablet has a log of its own."""
+    content = (GOLDEN / f"manifest-full-version-{version}.json").read_bytes()
+    found = Manifest.decode(content, "x")
+    assert (found, found.format_version, found.has_tablet_logs) == (value, version, True)
+    assert not Manifest.decode(value.encode(), "x").has_tablet_logs
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("small-version-2", SMALL_SUPERBLOCK),
+        ("full-version-3", OLD_FULL_SUPERBLOCK),
+        (
+            "changes-version-4",
+            replace(CHANGED_SUPERBLOCK, log_start=LOG_BEGIN, wal_start=OLD_START),
+        ),
+    ],
+)
+def test_a_superblock_of_an_older_format_is_read(name: str, value: Superblock):
+    """Its position is one of the log that the tablet had, and none of the table's."""
+    content = (GOLDEN / f"superblock-{name}.json").read_bytes()
+    assert Superblock.decode(content, "x", lambda ref: OLD_FULL_SUPERBLOCK) == value
+
+
+def test_a_superblock_has_no_position_of_an_older_log():
+    """It is written after the upgrade, which has taken the tablet's log over."""
+    content, _ = replace(FULL_SUPERBLOCK, wal_start=OLD_START).encode()
+    assert Superblock.decode(content, "x") == FULL_SUPERBLOCK

@@ -41,7 +41,7 @@ def publish(store: TableStore, **changes) -> Manifest:
     def build(manifest: Manifest) -> Manifest:
         return manifest.successor(Origin("test", 1), "changes", **changes)
 
-    published = store.update(build, store.newest())
+    published = store.chain.update(build, store.newest())
     assert published is not None
     return published
 

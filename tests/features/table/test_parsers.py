@@ -14,8 +14,9 @@ from tests.support.parsers import Parser, parsers
 from tests.support.tiers import by_tier
 
 NAMES = (
-    "manifest superblock lock hint backup backup-plan backup-piece segment-header frame record"
-    " footer pages page-directory tombstones key-index bloom-filter redo undo condition moment"
+    "manifest superblock lock hint backup backup-plan backup-piece segment-header frame commit"
+    " record tablet-log footer pages page-directory tombstones key-index bloom-filter redo undo"
+    " condition moment"
 )
 
 

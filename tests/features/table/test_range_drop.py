@@ -2,6 +2,8 @@
 
 import random
 import threading
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
@@ -14,12 +16,12 @@ from kudulite.chain.partition import RangeWithHashSchema
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, RowError, SchemaError, TimestampError
-from kudulite.table.memory_flush import flush_tablet
+from kudulite.storage.table_lock import TableLock
+from kudulite.table.memory_flush import flush_table
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep import maintenance
 from kudulite.upkeep.alter import TableDraft, alter_table, forget_alterations
-from tests.support.doubles.raced_publication import before_publication
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 from tests.support.tables.readings import every_reading, rows_of_tokens
 from tests.support.tiers import tiered
@@ -320,12 +322,17 @@ def test_a_lost_race_drops_nothing_that_a_tag_needs(core: CoreTables, monkeypatc
     moment = table.current_timestamp()
     alter(table, ("drop", 0, 50))
 
-    def tag_first() -> None:
-        other = TableStore(table.path, environment())
-        tagged = other.newest().successor(Origin("test", 1), "tag", tags={"x": moment})
-        assert other.update(lambda _: tagged, other.newest())
+    locked = TableStore.locked
 
-    before_publication(monkeypatch, tag_first)
+    def tag_first(store: TableStore, work: str) -> AbstractContextManager[TableLock]:
+        monkeypatch.undo()
+        other = TableStore(table.path, environment())
+        with other.locked("tag") as lock:
+            tagged = other.newest().successor(Origin("test", 1), "tag", tags={"x": moment})
+            assert other.update(lambda _: tagged, other.newest(), lock)
+        return locked(store, work)
+
+    monkeypatch.setattr(TableStore, "locked", tag_first)
     assert forget_alterations(table._store) == 0
     assert table.scan(at=moment).count() == 15
 
@@ -453,12 +460,12 @@ def test_maintenance_leaves_a_range_that_is_dropped_meanwhile(client: Client, mo
     table, other = client.table("t"), client.table("t")
     table.upsert([{"a": 0, "b": b, "v": 5} for b in (1, 60)])
 
-    def drop_first(store: TableStore, tablet_id: str) -> bool:
+    def drop_first(store: TableStore, tablet_ids: Collection[str]) -> list[str]:
         monkeypatch.undo()
         alter(other, ("drop", 0, 50))
-        return flush_tablet(store, tablet_id)
+        return flush_table(store, tablet_ids)
 
-    monkeypatch.setattr(maintenance, "flush_tablet", drop_first)
+    monkeypatch.setattr(maintenance, "flush_table", drop_first)
     done = table.maintain()
     assert not done.busy_tablet_ids
     assert done.dropped_range_count == 0
@@ -475,7 +482,9 @@ def test_the_check_reads_dropped_tablets(client: Client):
 
     def publish(name: str, **changes) -> None:
         newest = store.newest()
-        assert store.update(lambda m: m.successor(Origin("test", 1), name, **changes), newest)
+        with store.locked("test") as lock:
+            build = partial(Manifest.successor, origin=Origin("test", 1), commit_id=name, **changes)
+            assert store.update(build, newest, lock)
 
     def problems(**changes) -> str:
         publish("bad", **changes)

@@ -1,9 +1,10 @@
-"""Threads that write rows to one tablet: written together, each told of its own; and forks."""
+"""Threads that write rows to one table: written together, each told of its own; and forks."""
 
 import errno
 import os
 import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 
@@ -11,14 +12,15 @@ import pytest
 
 from kudulite.client.table import Table
 from kudulite.errors import LockTimeoutError, RetryableError, RowError, StorageError
-from kudulite.storage.tablet_lock import TabletLock
-from kudulite.table.row_queue import RowQueue
+from kudulite.storage import table_lock
+from kudulite.storage.table_lock import TableLock
+from kudulite.table.write_queue import WriteQueue
 from kudulite.tablet.row_effects import RowOperation, RowWriteResult
-from kudulite.writes.row_write import RowWriter, TabletWrite
-from tests.support.doubles.killing_file_system import HalfFileSystem
+from kudulite.writes.row_write import RowWriter, TableWrite
+from tests.support.doubles.killing_storage import HalfStorage
 from tests.support.tables.core_tables import CoreTables, stored
 from tests.support.tables.row_writes import (
-    NotingFileSystem,
+    NotingStorage,
     entry_of,
     new_table,
     op,
@@ -34,43 +36,42 @@ PRESENT = RowError.REASON_ALREADY_PRESENT
 
 
 class Crowd:
-    """Threads that all wait for one tablet, whose lock the test holds until all have come."""
+    """Threads that all wait for one table, whose lock the test holds until all have come."""
 
     def __init__(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
         self.table = table
         self.results: dict[int, RowWriteResult | BaseException] = {}
         self._came = threading.Semaphore(0)
-        add = RowQueue.add
+        add = WriteQueue.add
 
-        def noticed(queue: RowQueue, item: object) -> None:
+        def noticed(queue: WriteQueue, item: object) -> None:
             add(queue, item)
             self._came.release()
 
-        monkeypatch.setattr(RowQueue, "add", noticed)
+        monkeypatch.setattr(WriteQueue, "add", noticed)
 
-    def write(self, *flushes: list[RowOperation], atomic: frozenset[int] = frozenset()) -> None:
+    def write(self, *flushes: list[RowOperation] | Callable[[], object]) -> None:
         """Write each flush in a thread of its own; they come to the queue in this order."""
-        with self.table._store.lock(entry_of(self.table).id):
+        with self.table._store.lock():
             threads = []
             for number, flush in enumerate(flushes):
-                arguments = (number, flush, number in atomic)
-                threads.append(threading.Thread(target=self._write, args=arguments))
+                threads.append(threading.Thread(target=self._write, args=(number, flush)))
                 threads[-1].start()
                 assert self._came.acquire(timeout=WAIT_SECONDS)
         for thread in threads:
             thread.join()
 
-    def _write(self, number: int, flush: list[RowOperation], is_atomic: bool) -> None:
+    def _write(self, number: int, flush: list[RowOperation] | Callable[[], object]) -> None:
         try:
-            self.results[number] = write(self.table, *flush, is_atomic=is_atomic)
+            self.results[number] = flush() if callable(flush) else write(self.table, *flush)
         except BaseException as error:
             self.results[number] = error
 
 
-def test_who_waits_for_a_tablet_is_written_together(core: CoreTables, monkeypatch):
+def test_who_waits_for_a_table_is_written_together(core: CoreTables, monkeypatch):
     """One frame for all, at one timestamp; each gets its own counts and refusals."""
-    disk = NotingFileSystem()
-    table = new_table(core.client(file_system=disk))
+    disk = NotingStorage()
+    table = new_table(core.client(storage=disk))
     put(table, 0)
     disk.steps.clear()
     crowd = Crowd(table, monkeypatch)
@@ -92,17 +93,23 @@ def test_of_threads_that_insert_one_key_one_does(core: CoreTables, monkeypatch):
     assert stored(table) == [(1, 0, 7)]
 
 
-def test_an_atomic_write_stands_alone(core: CoreTables, monkeypatch):
+def test_a_batch_stands_alone(core: CoreTables, monkeypatch):
     """A refusal takes all of its rows back, and none of those that waited with it."""
-    disk = NotingFileSystem()
-    table = new_table(core.client(file_system=disk))
+    disk = NotingStorage()
+    table = new_table(core.client(storage=disk, small_write_rows_max=10))
     put(table, 0)
     disk.steps.clear()
     crowd = Crowd(table, monkeypatch)
     pairs = [[op("insert", 10 * n), op("insert", 10 * n + 1)] for n in range(4)]
-    crowd.write([*pairs[1], op("insert", 0)], pairs[0], pairs[2], pairs[3], atomic={1, 2})
-    assert [reasons(crowd.results[n]) for n in range(4)] == [[(2, PRESENT)], [(0, PRESENT)], [], []]
-    assert crowd.results[1].counts == write(table).counts
+    refused, fine = ([{"k": k, "v": 0} for k in keys] for keys in ((0, 1), (20, 21)))
+    crowd.write(
+        [*pairs[1], op("insert", 0)],
+        lambda: table.insert(refused),
+        lambda: table.insert(fine),
+        pairs[3],
+    )
+    assert [reasons(crowd.results[n]) for n in (0, 3)] == [[(2, PRESENT)], []]
+    assert isinstance(crowd.results[1], RowError)
     assert disk.count("append") == 3
     assert [row[0] for row in stored(table)] == [0, 10, 11, 20, 21, 30, 31]
     stamps = [crowd.results[n].timestamp for n in (0, 2, 3)]
@@ -121,13 +128,13 @@ def test_a_thread_waits_for_other_threads_no_longer_than_it_was_told(core: CoreT
     table = new_table(core.client())
     put(table, 0)
     store = store_of(table)
-    key = store.tablet_key(entry_of(table).id)
+    key = store.memory_key
     results = []
 
     def insert() -> None:
         results.append(RowWriter(store).write([op("insert", 1)], timeout_seconds=0.0))
 
-    with store.environment.row_queues[key].turn:
+    with store.environment.write_queues[key].turn:
         thread = threading.Thread(target=insert)
         thread.start()
         thread.join()
@@ -139,8 +146,8 @@ def test_a_thread_waits_for_other_threads_no_longer_than_it_was_told(core: CoreT
 
 def test_an_error_of_the_group_is_everybodys(core: CoreTables, monkeypatch):
     """The disk is full: each caller has it for each of its rows, and nothing is written."""
-    disk = HalfFileSystem(None)
-    table = new_table(core.client(file_system=disk))
+    disk = HalfStorage(None)
+    table = new_table(core.client(storage=disk))
     put(table, 0)
     disk.error = StorageError(errno.ENOSPC, "disk full; free some space")
     crowd = Crowd(table, monkeypatch)
@@ -155,7 +162,7 @@ def test_an_error_of_the_group_is_everybodys(core: CoreTables, monkeypatch):
 def test_a_thread_that_fails_unexpectedly_acknowledges_nothing(core: CoreTables, monkeypatch):
     """It raises its error; those that it wrote for are told to look."""
     table = new_table(core.client())
-    run = TabletWrite.run
+    run = TableWrite.run
     errors = [ZeroDivisionError("a bug")]
 
     def fails_once(*arguments) -> None:
@@ -163,7 +170,7 @@ def test_a_thread_that_fails_unexpectedly_acknowledges_nothing(core: CoreTables,
             raise errors.pop()
         run(*arguments)
 
-    monkeypatch.setattr(TabletWrite, "run", fails_once)
+    monkeypatch.setattr(TableWrite, "run", fails_once)
     crowd = Crowd(table, monkeypatch)
     crowd.write(*([op("insert", k)] for k in range(3)))
     found = list(crowd.results.values())
@@ -200,7 +207,7 @@ def test_an_interrupt_right_after_the_wait_gives_the_turn_back(core: CoreTables)
     table = new_table(core.client())
     put(table, 0)
     store = store_of(table)
-    queue = store.environment.row_queues[store.tablet_key(entry_of(table).id)]
+    queue = store.environment.write_queues[store.memory_key]
     queue.turn = InterruptedTurn(queue.turn)
     with pytest.raises(KeyboardInterrupt):
         put(table, 1)
@@ -211,8 +218,10 @@ def test_an_interrupt_right_after_the_wait_gives_the_turn_back(core: CoreTables)
     assert [row[0] for row in stored(table)] == [0, 2]
 
 
-@pytest.mark.parametrize(("owner", "name"), [(os, "fstat"), (TabletLock, "__exit__")])
-def test_an_interrupt_leaves_the_tablet_to_others(core: CoreTables, monkeypatch, owner, name: str):
+@pytest.mark.parametrize(
+    ("owner", "name"), [(table_lock, "path_identity"), (TableLock, "__exit__")]
+)
+def test_an_interrupt_leaves_the_table_to_others(core: CoreTables, monkeypatch, owner, name: str):
     """Right after its lock was taken, or right before it is given back, with the file kept open."""
     table = new_table(core.client())
     put(table, 0)
@@ -225,7 +234,7 @@ def test_an_interrupt_leaves_the_tablet_to_others(core: CoreTables, monkeypatch,
         # What the error refers to lives on, as in a notebook.
         with pytest.raises(KeyboardInterrupt) as kept:
             put(table, 1)
-    with TabletLock(store_of(table).lock_path(entry_of(table).id), 0.0):
+    with TableLock(store_of(table).lock_path, 0.0):
         assert kept.value is not None
     put(table, 2)
     assert {row[0] for row in stored(table)} >= {0, 2}
@@ -236,11 +245,12 @@ def test_a_forked_child_has_a_queue_and_a_memory_of_its_own(core: CoreTables):
     its turn and its mutex back, and the parent writes what waits in the parent."""
     table = new_table(core.client())
     put(table, 1)
-    store, tablet_id = store_of(table), entry_of(table).id
-    key = store.tablet_key(tablet_id)
-    queue, (_, memory) = store.environment.row_queues[key], store.environment.memories[key]
+    store = store_of(table)
+    key = store.memory_key
+    queue, memory = store.environment.write_queues[key], store.environment.memories[key]
+    _, stores = memory._stores[entry_of(table).id]
     waiting = object()
-    with queue.turn, memory.mutex:
+    with queue.turn, memory._mutex, stores.mutex:
         queue.add(waiting)
         child = os.fork()
         if child == 0:

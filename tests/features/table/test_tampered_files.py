@@ -18,23 +18,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kudulite
+from kudulite.basefile import key_index
 from kudulite.basefile.bloom import BloomFilter
 from kudulite.basefile.key_index import decode_header
 from kudulite.chain.manifest import Manifest
 from kudulite.client.client import Client
 from kudulite.client.table import Table
-from kudulite.errors import CorruptionError, KuduliteError, StorageError, TableNotFoundError
+from kudulite.errors import (
+    CorruptionError,
+    KuduliteError,
+    StorageError,
+    TableNotFoundError,
+    UsageError,
+)
+from kudulite.rowset import disk_rowset
 from kudulite.storage.checked_json import encode_checked_json
-from kudulite.storage.file_system import AppendFile
 from kudulite.storage.names import version_name
-from kudulite.storage.tablet_lock import TabletLock
-from kudulite.table import tablet_memory
+from kudulite.storage.open_file import AppendFile
+from kudulite.storage.storage import FileRef
+from kudulite.storage.table_lock import TableLock
+from kudulite.table import present
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.superblock import Superblock
-from kudulite.wal.record_format import RecordDecoder, decode_frame
+from kudulite.wal.frame_format import decode_frame
+from kudulite.wal.record_format import RecordDecoder
 from kudulite.wal.segment import decode_segment_header
+from kudulite.wal.tablet_log import decode_tablet_records
 from tests.support.machines.file_mutations import FileMutations
+from tests.support.parsers import decoded_commits
 from tests.support.tables.core_tables import CoreTables, environment
+from tests.support.tables.old_tables import LOGGED, unpacked
 from tests.support.tables.wal_changes import TWO_COLUMNS
 from tests.support.tiers import by_tier
 
@@ -89,30 +102,84 @@ def test_two_files_of_equal_length_that_are_swapped_are_found(client: Client, pa
     assert damaged.check().problems
 
 
-def test_two_logs_of_equal_length_that_are_swapped_are_found(client: Client):
-    """Each segment names its tablet. Reads, writes, flushes and checks all refuse it."""
+def test_files_are_verified_once_by_a_process(client: Client, monkeypatch: pytest.MonkeyPatch):
+    """Not again when the cache has lost them, unless the path or the reference is another one."""
+    verified: list[str] = []
+    check = disk_rowset.check_content, key_index.check_crc32
+
+    def bloom(path: Path, content: Any, ref: FileRef) -> None:
+        verified.append(path.name[:5])
+        check[0](path, content, ref)
+
+    def keys(subject: str, found: int, expected: int) -> None:
+        verified.append("key")
+        check[1](subject, found, expected)
+
     table = make_halves(client)
-    first, second = sorted(table.path.glob("tablet/*/wal/*"))
+    monkeypatch.setattr(disk_rowset, "check_content", bloom)
+    monkeypatch.setattr(key_index, "check_crc32", keys)
+    read = opened(table)
+    for _ in range(3):
+        assert read.get(20) == {"k": 20, "v": 30.0}
+        assert read.get_many({"k": [21, 1021]}).num_rows == 2
+        read._store.cache.clear()
+    assert sorted(verified) == ["bloom", "bloom", "key", "key"]
+    moved = client.rename_table(table.name, "moved")
+    assert moved.get(20) == {"k": 20, "v": 30.0}
+    assert sorted(verified[4:]) == ["bloom", "key"]
+
+
+@pytest.mark.parametrize("pattern", ["base-*", "key-*", "bloom-*"])
+def test_damage_is_found_when_a_process_first_reads_a_file(client: Client, pattern: str):
+    """Also where the same keys were looked up in an undamaged copy of the table before."""
+    table = make_halves(client)
+    copy = table.path.with_name("copy")
+    shutil.copytree(table.path, copy)
+    for path in copy.glob(f"tablet/*/rowset/*/{pattern}"):
+        content = bytearray(path.read_bytes())
+        content[100] ^= 0x20
+        path.write_bytes(content)
+    environment_of_both = environment()
+    good, damaged = (Table(TableStore(p, environment_of_both)) for p in (table.path, copy))
+    for _ in range(2):
+        assert good.get(20) == {"k": 20, "v": 30.0}
+        with pytest.raises(CorruptionError, match=pattern[:-1]):
+            damaged.get(20)
+
+
+def test_two_logs_of_equal_length_that_are_swapped_are_found(client: Client):
+    """Each segment names its table. Reads, writes, flushes and checks all refuse it."""
+    table, other = make_halves(client), make_halves(client, "other")
+    (first,), (second,) = table.path.glob("log/*"), other.path.glob("log/*")
     contents = first.read_bytes(), second.read_bytes()
     assert len(contents[0]) == len(contents[1])
     first.write_bytes(contents[1])
-    second.write_bytes(contents[0])
-    message = f"belongs to another tablet, expected tablet ({first.parts[-3]}|{second.parts[-3]})"
+    table_id = table._store.newest().table_id
+    message = f"belongs to another table, expected table {table_id}"
     for use in (lambda t: t.get(5), lambda t: t.upsert([{"k": 5, "v": 1.0}]), Table.flush):
         with pytest.raises(CorruptionError, match=message):
             use(opened(table))
-    assert any("belongs to another tablet" in problem for problem in opened(table).check().problems)
+    assert any("belongs to another table" in problem for problem in opened(table).check().problems)
+
+
+def test_a_log_of_a_tablet_in_the_place_of_the_table_s_is_found(client: Client):
+    """Their frames have no commits."""
+    table, old = make_halves(client), unpacked(client.root / "old", LOGGED)
+    (path,) = table.path.glob("log/*")
+    path.write_bytes(min(old.path.glob("tablet/*/wal/*")).read_bytes())
+    with pytest.raises(CorruptionError, match="is of the log of a tablet"):
+        opened(table).scan().to_arrow()
 
 
 def test_base_data_without_its_name_is_read(client: Client, monkeypatch: pytest.MonkeyPatch):
     """Older software did not write the name."""
-    from kudulite.basefile import base_data
+    from kudulite.basefile import base_data, footer
 
     stamps = base_data.footer_stamps
 
     def without_name(path: Path, **options: Any) -> dict:
         found = dict(stamps(path, **options))
-        del found[base_data.FILE_NAME_KEY]
+        del found[footer.FILE_NAME_KEY]
         return found
 
     monkeypatch.setattr(base_data, "footer_stamps", without_name)
@@ -137,7 +204,7 @@ def test_a_hint_and_files_that_nobody_wrote_are_left_alone(client: Client):
 # -- symbolic links
 
 
-@pytest.mark.parametrize("place", ["manifest", "tablet", "staging"])
+@pytest.mark.parametrize("place", ["manifest", "tablet", "writes", "log"])
 def test_a_folder_of_a_table_that_is_a_link_is_refused(client: Client, place: str):
     """Also by maintenance, which would remove files behind it."""
     table, other = make_halves(client), make_halves(client, "other")
@@ -150,9 +217,7 @@ def test_a_folder_of_a_table_that_is_a_link_is_refused(client: Client, place: st
     assert set(other.path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    "pattern", ["tablet/*", "tablet/*/rowset", "tablet/*/rowset/*", "tablet/*/wal"]
-)
+@pytest.mark.parametrize("pattern", ["tablet/*", "tablet/*/rowset", "tablet/*/rowset/*"])
 def test_a_folder_of_a_tablet_that_is_a_link_is_refused(client: Client, pattern: str):
     """A copy of the folder stands elsewhere, so that all names and checksums are right."""
     table = make_halves(client)
@@ -170,7 +235,7 @@ def test_a_folder_of_a_tablet_that_is_a_link_is_refused(client: Client, pattern:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["manifest/*1.json", "tablet/*/superblock-*", "tablet/*/lock", "tablet/*/wal/*"]
+    ["manifest/*1.json", "tablet/*/superblock-*", "lock", "log/*"]
     + [f"tablet/*/rowset/*/{kind}-*" for kind in ("base", "key", "bloom")],
 )
 @pytest.mark.parametrize("kind", ["link", "pipe"])
@@ -218,6 +283,32 @@ def test_a_table_behind_a_link_is_a_table(client: Client):
     assert found.check().is_good
 
 
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_a_table_behind_a_link_is_deleted_where_it_is(client: Client, is_relative: bool):
+    """Else the link would be set aside, and the rows would stay; a relative one would lead astray.
+
+    A renamed link leads to the same table.
+    """
+    table = make_halves(client)
+    count = table.scan().count()
+    other = Client(client.root / "other", environment())
+    link = other.root / "t"
+    link.symlink_to(f"../{table.name}" if is_relative else table.path)
+    staged = other.new_staging().create_table("t", {"k": [1]}, primary_key="k")
+    for delete in (
+        lambda: other.delete_table("t"),
+        lambda: other.soft_delete_table("t", 60),
+        lambda: other.publish_table(staged, overwrite=True),
+    ):
+        with pytest.raises(UsageError, match=f"a symbolic link to {table.path}; delete the table"):
+            delete()
+        assert other.table("t").scan().count() == count
+        assert other.list_soft_deleted_tables() == []
+    assert other.rename_table("t", "u").scan().count() == count
+    client.delete_table(table.name)
+    assert other.list_tables() == []
+
+
 # -- moved, and not written
 
 
@@ -226,14 +317,14 @@ def test_a_table_that_is_moved_while_it_is_read_is_not_damaged(
 ):
     """Between its manifest and its log."""
     table = make_halves(client)
-    moved, real = client.root / "moved", tablet_memory.read_wal
+    moved, real = client.root / "moved", present.read_log
 
-    def read_wal(*args: object, **options: object) -> object:
+    def read_log(*args: object, **options: object) -> object:
         if not moved.exists():
             table.path.rename(moved)
         return real(*args, **options)
 
-    monkeypatch.setattr(tablet_memory, "read_wal", read_wal)
+    monkeypatch.setattr(present, "read_log", read_log)
     with pytest.raises(TableNotFoundError, match="moved or deleted"):
         opened(table).scan().count()
 
@@ -245,10 +336,10 @@ def test_a_table_that_is_moved_during_a_call_is_not_damaged(
 ):
     """Reads and writes say that it was moved, and do not notice if it is back at once."""
     table = make_halves(client)
-    moved, real = client.root / "moved", tablet_memory.read_wal
+    moved, real = client.root / "moved", present.read_log
 
-    def read_wal(*args: object, **options: object) -> object:
-        monkeypatch.setattr(tablet_memory, "read_wal", real)
+    def read_log(*args: object, **options: object) -> object:
+        monkeypatch.setattr(present, "read_log", real)
         table.path.rename(moved)
         try:
             return real(*args, **options)
@@ -257,14 +348,14 @@ def test_a_table_that_is_moved_during_a_call_is_not_damaged(
                 moved.rename(table.path)
 
     calls: dict[str, Callable[[Table], object]] = {
-        "new_bulk_write": lambda found: found.new_bulk_write("upsert").abort(),
+        "new_bulk_write": lambda found: found.new_bulk_write("upsert", unchanged="skip").abort(),
         "update": lambda found: found.update(where="k = 1", set={"v": 2.0}),
         "flush": lambda found: found.flush(),
         "scan": lambda found: found.scan().to_arrow(),
         "count": lambda found: found.live_row_count,
     }
     found = opened(table)
-    monkeypatch.setattr(tablet_memory, "read_wal", read_wal)
+    monkeypatch.setattr(present, "read_log", read_log)
     if is_back:
         calls[use](found)
         return
@@ -283,7 +374,7 @@ def test_rows_whose_end_cannot_be_noted_are_taken_back(core: CoreTables):
     session, other = core.client().new_session("auto"), opened(table)
     assert other.scan().count() == 200
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TabletLock, "set_wal_end", lost)
+        patch.setattr(TableLock, "set_log_end", lost)
         with pytest.raises(StorageError, match="the disk is lost"):
             session.apply(table.new_insert({"k": 700, "v": 1.0}))
         assert other.get(700) is None
@@ -297,9 +388,9 @@ def test_an_error_says_that_rows_are_durable(core: CoreTables):
     table = make_halves(core.client())
     session = core.client().new_session("auto")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TabletLock, "set_wal_end", lost)
+        patch.setattr(TableLock, "set_log_end", lost)
         patch.setattr(AppendFile, "cut", lost)
-        with pytest.raises(StorageError, match="the rows are durable in the log of tablet"):
+        with pytest.raises(StorageError, match="the rows are durable in the log, but"):
             session.apply(table.new_insert({"k": 700, "v": 1.0}))
     assert opened(table).get(700) == {"k": 700, "v": 1.0}
     session.apply(table.new_upsert({"k": 700, "v": 2.0}))
@@ -307,11 +398,11 @@ def test_an_error_says_that_rows_are_durable(core: CoreTables):
 
 
 def test_rows_whose_safe_timestamp_cannot_be_noted_are_written(core: CoreTables):
-    """Readers advance it under the lock."""
+    """Readers find its time in the log."""
     table = make_halves(core.client())
     session, other = core.client().new_session("auto"), opened(table)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TabletLock, "advance_safe_timestamp", lost)
+        patch.setattr(TableLock, "advance_safe_timestamp", lost)
         session.apply(table.new_insert({"k": 700, "v": 1.0}))
         assert other.get(700) == {"k": 700, "v": 1.0}
     assert other.scan().count() == 201
@@ -342,13 +433,18 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
     max_leaves=9,
 )
-NAMES = ("format_version", "tablet_id", "rowsets", "wal_start", "tablets", "schema", "partition")
+NAMES = ("format_version", "tablet_id", "rowsets", "wal_start", "log_start")
+NAMES += ("log_end", "tablets", "schema", "partition", "table_id", "version")
 PARSERS: dict[str, Callable[[bytes], object]] = {
     "manifest": lambda content: Manifest.decode(content, "x"),
     "superblock": lambda content: Superblock.decode(content, "x"),
     "segment": lambda content: decode_segment_header(content, 1, "x"),
     "frame": lambda content: decode_frame(memoryview(content), 0, salt=bytes(8), offset=40),
-    "record": lambda content: RecordDecoder(TWO_COLUMNS).decode_all(pa.py_buffer(content)),
+    "commit": decoded_commits,
+    "record": lambda content: RecordDecoder(TWO_COLUMNS).decode_rows(5, pa.py_buffer(content)),
+    "tablet log": lambda content: decode_tablet_records(
+        pa.py_buffer(content), RecordDecoder(TWO_COLUMNS)
+    ),
     "bloom filter": lambda content: BloomFilter(Path("x"), content).key_count,
     "key index": lambda content: decode_header(content, path="x", batch_count=1),
 }
@@ -369,4 +465,8 @@ def test_any_json_is_refused(body: dict):
     with pytest.raises(CorruptionError):
         Manifest.decode(encode_checked_json({"format_version": 4, **body}), "x")
     with pytest.raises(CorruptionError):
+        Manifest.decode(encode_checked_json({"format_version": 8, **body}), "x")
+    with pytest.raises(CorruptionError):
         Superblock.decode(json.dumps({"format_version": 3, **body, "x": 1}).encode(), "x")
+    with pytest.raises(CorruptionError):
+        Superblock.decode(json.dumps({"format_version": 5, **body, "x": 1}).encode(), "x")

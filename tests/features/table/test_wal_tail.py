@@ -11,25 +11,28 @@ from kudulite.client.table import Table
 from kudulite.errors import CorruptionError, RowError, StorageError
 from kudulite.model.encoded_key import encode_key
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.names import segment_name
-from kudulite.storage.tablet_lock import TabletLock, read_lock_file
+from kudulite.storage.table_lock import TableLock, read_lock_file
+from kudulite.table.present import caught_up_memory, present, read_tablet, recover
+from kudulite.table.table_log import make_durable
 from kudulite.table.table_store import TableStore
-from kudulite.table.tablet_memory import caught_up_memory, make_durable, read_tablet, recover
 from kudulite.tablet.row_effects import RowOperation
-from kudulite.wal.segment import WAL_BEGIN, WalPosition, list_segments, segment_path
-from kudulite.wal.wal_writer import WalWriter
+from kudulite.wal.commit_format import encode_commit
+from kudulite.wal.log_writer import LogWriter
+from kudulite.wal.record_format import encode_rows
+from kudulite.wal.segment import LOG_BEGIN, LogPosition, list_segments, segment_path
 from tests.support.tables.core_tables import CoreTables, environment, stored, tuples
 from tests.support.tables.row_writes import (
-    NotingFileSystem,
+    NotingStorage,
     entry_of,
     log_bytes,
+    log_folder,
     new_table,
     op,
     put,
     store_of,
     unflushed,
-    wal_folder,
     write,
 )
 from tests.support.tables.wal_changes import damage
@@ -61,26 +64,34 @@ def keys_of(store: TableStore) -> list[int]:
 
 
 def lock_file(table: Table) -> Path:
-    """The lock file of the only tablet."""
-    return Path(store_of(table).lock_path(entry_of(table).id))
+    """The lock file of the table."""
+    return Path(store_of(table).lock_path)
 
 
-def append_unannounced(table: Table, *operations: RowOperation) -> tuple[int, WalPosition]:
+def append_unannounced(table: Table, *operations: RowOperation) -> tuple[int, LogPosition]:
     """Append a durable frame and die before the lock file says so; its timestamp and end."""
     store = fresh(table)
-    entry, schema = entry_of(store), store.newest().schema
-    with store.lock(entry.id) as lock:
-        memory = recover(store, entry, lock)
+    with store.lock() as lock:
+        found = recover(store, lock)
+        entry, schema = found.manifest.tablets[0], found.manifest.schema
+        memory = found.memory.writable_stores(store.tablet(entry), found.manifest)
         keys = [encode_key([o.values["k"]], schema.key_types) for o in operations]
         exists = [place is not None for place in memory.locate(keys)]
         effects = memory.applier.apply(operations, keys, exists)
         timestamp = max(store.environment.clock.now(), lock.safe_timestamp + 1)
-        with WalWriter(FileSystem(), wal_folder(store), memory.end) as log:
-            end = log.append([memory.applier.record(effects, timestamp)])
+        rows = encode_rows(memory.applier.record(effects, timestamp))
+        with writer_of(store, found.memory.end) as log:
+            end = log.append([encode_commit(timestamp, {entry.id: rows})])
     return timestamp, end
 
 
-def tear(path: Path, end: WalPosition, byte_count: int) -> None:
+def writer_of(target: Table | TableStore, end: LogPosition) -> LogWriter:
+    """A writer that goes on with the table's log at its end, without a word to anybody."""
+    store = store_of(target)
+    return LogWriter(LocalStorage(), log_folder(store), store.newest().table_id, end)
+
+
+def tear(path: Path, end: LogPosition, byte_count: int) -> None:
     """Take so many bytes before `end` away, as if they had not come to the disk."""
     with path.open("r+b") as file:
         file.seek(end.offset - byte_count)
@@ -96,11 +107,11 @@ def test_another_process_sees_what_was_written(core: CoreTables):
     other = fresh(table, lock_timeout_seconds=0.0)
     assert keys_of(other) == []
     put(table, 1, 2)
-    with store_of(table).lock(entry_of(table).id):
+    with store_of(table).lock():
         assert keys_of(other) == keys_of(fresh(table, lock_timeout_seconds=0.0)) == [1, 2]
     write(table, op("delete", 1), op("update", 2, v=5))
     put(table, 3)
-    with store_of(table).lock(entry_of(table).id):
+    with store_of(table).lock():
         expected = {2: (5, 7), 3: (0, 7)}
         assert rows_of(other) == rows_of(fresh(table, lock_timeout_seconds=0.0)) == expected
 
@@ -114,11 +125,11 @@ def test_a_reader_who_has_read_the_log_reads_only_what_is_new(core: CoreTables, 
     assert read_tablet(other, entry_of(other)) is first
     end = caught_up_memory(other, entry_of(other))[1].end
     put(table, 2)
-    damage(segment_path(wal_folder(table), 1), end.offset - 1)  # read already
+    damage(segment_path(log_folder(table), 1), end.offset - 1)  # read already
     assert keys_of(other) == [1, 2]
     with pytest.raises(CorruptionError):
         keys_of(fresh(table))
-    damage(segment_path(wal_folder(table), 1), end.offset - 1)
+    damage(segment_path(log_folder(table), 1), end.offset - 1)
 
 
 def test_a_tablet_without_a_log_has_no_memory(core: CoreTables):
@@ -176,18 +187,18 @@ def test_memory_under_another_schema_is_not_used(core: CoreTables):
 
 @pytest.mark.parametrize("log", ["none", "some", "flushed"])
 def test_frames_beyond_the_durable_end_count_as_written(core: CoreTables, log: str):
-    """The first process that opens the tablet recovers them, for itself and for all others."""
+    """The first process that opens the table recovers them, for itself and for all others."""
     table = new_table(core.client())
     if log != "none":
         put(table, 1)
     if log == "flushed":
         table.flush()
     timestamp, end = append_unannounced(table, op("upsert", 1, v=5), op("insert", 2))
-    assert read_lock_file(lock_file(table))[1] < (end.segment, end.offset)
+    assert read_lock_file(lock_file(table)).log_end < (end.segment, end.offset)
     expected = {1: (5, 7), 2: (None, 7)}
     assert rows_of(fresh(table)) == expected
-    last, found = read_lock_file(lock_file(table))
-    assert (last, WalPosition(*found)) == (timestamp, end)
+    state = read_lock_file(lock_file(table))
+    assert (state.safe_timestamp, state.log_end) == (timestamp, end)
     assert rows_of(store_of(table)) == expected
     assert set(rows_of(fresh(table), timestamp - 1)) == (set() if log == "none" else {1})
 
@@ -199,8 +210,10 @@ def test_a_reader_who_knows_the_log_finds_them_when_he_settles_a_time(core: Core
     assert keys_of(store_of(table)) == [1]
     append_unannounced(table, op("insert", 2))
     assert keys_of(store_of(table)) == [1]
-    settled = table.current_timestamp()
+    moment = table.current_timestamp()
+    settled = table.scan(at=store_of(table).environment.clock.now()).timestamp
     assert keys_of(store_of(table)) == [1, 2]
+    assert [row[0] for row in stored(table, moment)] == [1]
     assert [row[0] for row in tuples(table.scan(at=settled).to_arrow())] == [1, 2]
 
 
@@ -220,16 +233,17 @@ def test_recovery_makes_them_durable_before_it_says_so(core: CoreTables):
     table = new_table(core.client())
     put(table, 1)
     append_unannounced(table, op("insert", 2))
-    disk = NotingFileSystem()
-    store = fresh(table, file_system=disk)
+    disk = NotingStorage()
+    store = fresh(table, storage=disk)
     before = read_lock_file(lock_file(table))
-    with store.lock(entry_of(store).id) as lock:
-        make_durable(store, entry_of(store), lock)
-    assert disk.steps[0] == ("fsync", segment_name(1))
-    assert read_lock_file(lock_file(table)) > before
+    with store.lock() as lock:
+        make_durable(store.storage, store.folder, store.newest(), lock)
+    assert disk.steps[:2] == [("append", segment_name(1)), ("fsync", segment_name(1))]
+    after = read_lock_file(lock_file(table))
+    assert after.log_end > before.log_end and after.safe_timestamp > before.safe_timestamp
     disk.steps.clear()
-    with store.lock(entry_of(store).id) as lock:
-        make_durable(store, entry_of(store), lock)
+    with store.lock() as lock:
+        make_durable(store.storage, store.folder, store.newest(), lock)
     assert disk.steps == []
 
 
@@ -237,29 +251,27 @@ def test_a_log_that_was_rolled_by_a_writer_that_died_goes_on_in_the_new_segment(
     """The segment before is closed by it: nothing may be appended there any more."""
     table = new_table(core.client())
     put(table, 1)
-    end = caught_up_memory(store_of(table), entry_of(table))[1].end
-    with WalWriter(FileSystem(), wal_folder(table), end) as log:
+    with writer_of(table, present(store_of(table)).memory.end) as log:
         rolled = log.roll()
-    assert list_segments(wal_folder(table)) == [1, 2]
+    assert list_segments(LocalStorage(), log_folder(table)) == [1, 2]
     before = log_bytes(table)[1]
     put(table, 2)
     assert keys_of(fresh(table)) == [1, 2]
     assert log_bytes(table)[1] == before
-    assert WalPosition(*read_lock_file(lock_file(table))[1]) > rolled
+    assert read_lock_file(lock_file(table)).log_end > rolled
 
 
 def test_recovery_makes_the_name_of_a_new_segment_durable(core: CoreTables):
     """Its writer may have died before the fsync of the folder, and rows are written to it now."""
     table = new_table(core.client())
     put(table, 1)
-    end = caught_up_memory(store_of(table), entry_of(table))[1].end
-    with WalWriter(FileSystem(), wal_folder(table), end) as log:
+    with writer_of(table, present(store_of(table)).memory.end) as log:
         log.roll()
-    disk = NotingFileSystem()
-    store = fresh(table, file_system=disk)
-    with store.lock(entry_of(store).id) as lock:
-        make_durable(store, entry_of(store), lock)
-    assert disk.steps[-1] == ("fsync", wal_folder(table).name)
+    disk = NotingStorage()
+    store = fresh(table, storage=disk)
+    with store.lock() as lock:
+        make_durable(store.storage, store.folder, store.newest(), lock)
+    assert disk.steps[-1] == ("fsync", log_folder(table).name)
 
 
 # -- torn tails and damage
@@ -270,7 +282,7 @@ def test_a_torn_frame_was_never_written(core: CoreTables, cut: int):
     """Its writer died within the write. The next append takes its place."""
     table = new_table(core.client())
     put(table, 1)
-    path = segment_path(wal_folder(table), 1)
+    path = segment_path(log_folder(table), 1)
     _, end = append_unannounced(table, op("insert", 2))
     tear(path, end, cut)
     content = path.read_bytes()
@@ -284,7 +296,7 @@ def test_bytes_that_are_no_frame_are_cut_off_by_the_next_append(core: CoreTables
     """As some file systems leave them after a power failure."""
     table = new_table(core.client())
     put(table, 1)
-    with segment_path(wal_folder(table), 1).open("ab") as file:
+    with segment_path(log_folder(table), 1).open("ab") as file:
         file.write(bytes(500))
     assert keys_of(fresh(table)) == [1]
     put(table, 2)
@@ -297,8 +309,8 @@ def test_damage_before_the_durable_end_is_corruption(core: CoreTables):
     table = new_table(core.client())
     put(table, 1)
     put(table, 2)
-    path = segment_path(wal_folder(table), 1)
-    _, end = read_lock_file(lock_file(table))[1]
+    path = segment_path(log_folder(table), 1)
+    _, end = read_lock_file(lock_file(table)).log_end
     for offset in (end - 1, 60):
         damage(path, offset)
         with pytest.raises(CorruptionError, match="CRC"):
@@ -313,9 +325,9 @@ def test_a_log_that_is_shorter_than_it_should_be_is_corruption(core: CoreTables)
     """Or gone: a copy that was not complete."""
     table = new_table(core.client())
     put(table, 1)
-    path = segment_path(wal_folder(table), 1)
+    path = segment_path(log_folder(table), 1)
     content = path.read_bytes()
-    os.truncate(path, read_lock_file(lock_file(table))[1][1] - 1)
+    os.truncate(path, read_lock_file(lock_file(table)).log_end[1] - 1)
     with pytest.raises(CorruptionError, match="expected at least"):
         keys_of(fresh(table))
     (failure,) = write(table, op("insert", 3)).failures
@@ -329,10 +341,9 @@ def test_a_log_that_is_shorter_than_it_should_be_is_corruption(core: CoreTables)
 # -- the lock file, which is not fsynced
 
 
-@pytest.mark.parametrize("damaged", ["older", "torn", "of older tables"])
+@pytest.mark.parametrize("damaged", ["older", "torn", "cut off"])
 def test_rows_are_found_whatever_the_lock_file_says(core: CoreTables, damaged: str):
-    """After a power failure it may be behind the log or torn; tables made before there were logs
-    have one without the cell."""
+    """After a power failure it may be behind the log, torn, or without the cell."""
     table = new_table(core.client())
     path = lock_file(table)
     put(table, 1)
@@ -342,23 +353,23 @@ def test_rows_are_found_whatever_the_lock_file_says(core: CoreTables, damaged: s
     newest = path.read_bytes()
     content = {
         "older": older,
-        "torn": newest[:CELL_OFFSET] + older[CELL_OFFSET : CELL_OFFSET + 12] + newest[-8:],
-        "of older tables": older[:CELL_OFFSET],
+        "torn": newest[:CELL_OFFSET] + older[CELL_OFFSET:-8] + newest[-8:],
+        "cut off": older[:CELL_OFFSET],
     }
     path.write_bytes(content[damaged])
     assert keys_of(fresh(table)) == [1, 2, 3]
-    last, end = read_lock_file(path)
-    assert (last, end) == (timestamp, read_lock_file_of(newest, path))
+    state = read_lock_file(path)
+    assert (state.safe_timestamp, state.log_end) == (timestamp, log_end_in(newest, path))
     put(table, 4)
     assert keys_of(fresh(table)) == [1, 2, 3, 4]
 
 
-def read_lock_file_of(content: bytes, path: Path) -> tuple[int, int] | None:
+def log_end_in(content: bytes, path: Path) -> tuple[int, int] | None:
     """The log's end in the content of a lock file."""
     copy = path.with_name("copy")
     copy.write_bytes(content)
     try:
-        return read_lock_file(copy)[1]
+        return read_lock_file(copy).log_end
     finally:
         copy.unlink()
 
@@ -371,12 +382,12 @@ def test_a_reader_who_knows_the_log_finds_its_end_though_the_cell_is_torn(core: 
     assert keys_of(other) == [1]
     put(table, 2)
     damage(lock_file(table), CELL_OFFSET)
-    assert read_lock_file(lock_file(table))[1] is None
+    assert read_lock_file(lock_file(table)).log_end is None
     assert keys_of(other) == [1, 2]
-    assert read_lock_file(lock_file(table))[1] is not None
+    assert read_lock_file(lock_file(table)).log_end is not None
 
 
-def test_the_end_is_never_before_what_the_superblock_has(core: CoreTables):
+def test_the_end_is_never_before_what_a_version_has(core: CoreTables):
     """A lock file of long ago, after a flush: nothing is read twice."""
     table = new_table(core.client())
     old = lock_file(table).read_bytes()
@@ -384,7 +395,7 @@ def test_the_end_is_never_before_what_the_superblock_has(core: CoreTables):
     write(table, op("delete", 1))
     table.flush()
     lock_file(table).write_bytes(old)
-    assert WalPosition(*read_lock_file(lock_file(table))[1]) == WAL_BEGIN
+    assert read_lock_file(lock_file(table)).log_end == LOG_BEGIN
     assert keys_of(fresh(table)) == [2]
     put(table, 3)
     assert keys_of(fresh(table)) == keys_of(store_of(table)) == [2, 3]
@@ -396,15 +407,15 @@ def test_the_end_is_never_before_what_the_superblock_has(core: CoreTables):
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Call it: from then on nobody may open a lock file for writing."""
-    enter, access = TabletLock.__enter__, os.access
+    enter, access = TableLock.__enter__, os.access
 
-    def refuse(lock: TabletLock) -> TabletLock:
+    def refuse(lock: TableLock) -> TableLock:
         if not lock._is_shared:
             raise StorageError(errno.EACCES, "not permitted")
         return enter(lock)
 
     def begin() -> None:
-        monkeypatch.setattr(TabletLock, "__enter__", refuse)
+        monkeypatch.setattr(TableLock, "__enter__", refuse)
         monkeypatch.setattr(
             os,
             "access",
@@ -420,15 +431,15 @@ def test_who_may_not_write_reads_all_that_is_whole(core: CoreTables, read_only, 
     table = new_table(core.client())
     put(table, 1)
     _, end = append_unannounced(table, op("insert", 2))
-    path = segment_path(wal_folder(table), 1)
+    path = segment_path(log_folder(table), 1)
     if tail == "announced":
         assert keys_of(fresh(table)) == [1, 2]
     elif tail == "torn":
         tear(path, end, 10)
     before = path.read_bytes(), lock_file(table).read_bytes()
     read_only()
-    disk = NotingFileSystem()
-    store = fresh(table, file_system=disk)
+    disk = NotingStorage()
+    store = fresh(table, storage=disk)
     for _ in range(2):
         assert keys_of(store) == ([1] if tail == "torn" else [1, 2])
     assert (path.read_bytes(), lock_file(table).read_bytes(), disk.steps) == (*before, [])
@@ -439,11 +450,11 @@ def test_who_may_write_is_told_that_the_lock_cannot_be_had(core: CoreTables, mon
     table = new_table(core.client())
     append_unannounced(table, op("insert", 1))
 
-    def refuse(lock: TabletLock) -> TabletLock:
+    def refuse(lock: TableLock) -> TableLock:
         raise StorageError(errno.EIO, "cannot open it")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TabletLock, "__enter__", refuse)
+        patch.setattr(TableLock, "__enter__", refuse)
         with pytest.raises(StorageError, match="cannot open it"):
             keys_of(fresh(table))
     assert stored(table) == [(1, None, 7)]

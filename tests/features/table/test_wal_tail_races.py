@@ -16,11 +16,11 @@ from kudulite.delta.delta_mem_store import DeltaMemStore
 from kudulite.errors import StorageError
 from kudulite.model.encoded_key import encode_key
 from kudulite.rowset.memrowset import MemRowSet
-from kudulite.storage.file_system import FileSystem
-from kudulite.storage.names import WAL_FOLDER
-from kudulite.storage.tablet_lock import TabletLock
-from kudulite.table import tablet_memory
-from kudulite.table.tablet_memory import caught_up_memory, read_tablet
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.names import LOG_FOLDER
+from kudulite.storage.table_lock import TableLock
+from kudulite.table import present
+from kudulite.table.present import caught_up_memory, read_tablet
 from kudulite.tablet.mem_stores import IN_MEMROWSET, MemStores
 from tests.support.tables.core_tables import CoreTables, descriptors_below, stored
 
@@ -48,14 +48,14 @@ def put(table: Table, *keys: int, value: int = 0) -> None:
     session.flush()
 
 
-class RollFailure(FileSystem):
+class RollFailure(LocalStorage):
     """Refuses, once, to make the name of a log's next segment durable."""
 
     is_armed = False
 
     def before(self, operation: str, path) -> None:
         """Fail when a segment has just got its name."""
-        if self.is_armed and operation == "fsync" and path.name == WAL_FOLDER:
+        if self.is_armed and operation == "fsync" and path.name == LOG_FOLDER:
             self.is_armed = False
             raise StorageError(errno.EIO, f"cannot fsync {path}")
 
@@ -63,10 +63,10 @@ class RollFailure(FileSystem):
 @pytest.mark.parametrize("writer_is_new", [False, True])
 def test_nothing_is_appended_to_a_segment_that_another_follows(core, writer_is_new):
     """Also when whoever made the next one was stopped before he could say so."""
-    file_system = RollFailure()
-    table = create(core.client(file_system=file_system))
+    storage = RollFailure()
+    table = create(core.client(storage=storage))
     put(table, 1)
-    file_system.is_armed = True
+    storage.is_armed = True
     with pytest.raises(StorageError):
         table.flush()
     if writer_is_new:
@@ -97,14 +97,14 @@ def test_a_reader_of_an_older_version_follows_a_flush_in_another_thread(core, ta
     other, older = core.client().table("t"), core.client().table("t")._store
     older.newest()
     other.flush()
-    seen = tablet_memory._known_memory
+    seen = present._known_memory
 
     def found(store, *arguments):
         result = seen(store, *arguments)
         store.chain._seen = older.chain._seen  # as another thread may leave it, which was slower
         return result
 
-    monkeypatch.setattr(tablet_memory, "_known_memory", found)
+    monkeypatch.setattr(present, "_known_memory", found)
     assert read_tablet(table._store, entry).live_row_count == 1
 
 
@@ -177,14 +177,14 @@ def test_a_reader_who_is_faster_than_the_writer_takes_no_record_in_twice(table, 
     """The record is durable, and found in the log, before the writer has put it into memory."""
     table.upsert([{"k": k, "v": k} for k in (1, 2)])
     put(table, 3)
-    lift = TabletLock.advance_safe_timestamp
+    lift = TableLock.advance_safe_timestamp
 
     def overtaken(lock, timestamp):
         monkeypatch.undo()
         assert table.get(4) == {"k": 4, "v": 7}
         lift(lock, timestamp)
 
-    monkeypatch.setattr(TabletLock, "advance_safe_timestamp", overtaken)
+    monkeypatch.setattr(TableLock, "advance_safe_timestamp", overtaken)
     session = kudulite.Session()
     session.apply(table.new_insert({"k": 4, "v": 7}))
     session.apply(table.new_delete({"k": 1}))

@@ -67,7 +67,7 @@ def test_a_copy_has_the_whole_past(table, tmp_path):
     copy.check().raise_if_bad()
     assert stored(copy) != stored(table) and stored(copy, moments[0]) == stored(table, moments[0])
     assert "it is there" in error("copy", table.path, copy.path)
-    assert not list((table.path / "staging").iterdir())
+    assert not list((table.path / "writes").iterdir())
 
 
 def test_a_copy_of_the_present_has_the_rows_only(table, tmp_path):

@@ -33,7 +33,7 @@ from typing import Any
 
 import pytest
 
-from kudulite.storage import file_system
+from kudulite.storage import local_storage
 
 SECTOR_BYTES = 512
 # The ways in which a power failure treats changes that are not durable.
@@ -394,8 +394,8 @@ def recording(disk: ForgetfulDisk) -> Iterator[None]:
             patch.setattr(os, name, hooks.of_names(name, getattr(os, name)))
         for name in ("fsync", "fdatasync", "pwrite", "ftruncate"):
             patch.setattr(os, name, hooks.of_descriptors(name, getattr(os, name)))
-        exchange = hooks.of_names("exchange", file_system.exchange_names)
-        patch.setattr(file_system, "exchange_names", exchange)
+        exchange = hooks.of_names("exchange", local_storage.exchange_names)
+        patch.setattr(local_storage, "exchange_names", exchange)
         patch.setattr(io, "open", hooks.opening(io.open))
         patch.setattr(ThreadPoolExecutor, "map", lambda _, work, items: map(work, items))
         yield

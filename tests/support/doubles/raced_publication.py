@@ -11,11 +11,11 @@ from kudulite.chain.version_chain import VersionChain
 
 def before_publication(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
     """Run an action once, when the next version is about to be created."""
-    original = VersionChain._attempt
+    original = VersionChain._publish
 
     def paused(chain: VersionChain, *arguments: Any) -> Manifest | None:
-        monkeypatch.setattr(VersionChain, "_attempt", original)
+        monkeypatch.setattr(VersionChain, "_publish", original)
         action()
         return original(chain, *arguments)
 
-    monkeypatch.setattr(VersionChain, "_attempt", paused)
+    monkeypatch.setattr(VersionChain, "_publish", paused)

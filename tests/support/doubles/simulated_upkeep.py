@@ -25,7 +25,7 @@ from kudulite.rowset.rowset_meta import (
     is_fully_ancient,
     without_ancient_undo,
 )
-from kudulite.storage.file_system import FileRef
+from kudulite.storage.storage import FileRef
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,

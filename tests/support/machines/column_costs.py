@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import kudulite as kudu
-from kudulite.basefile import base_data, key_index
-from kudulite.basefile.block_cache import open_mapped
+from kudulite.basefile import base_data
 from kudulite.client.table import Table
 from kudulite.delta.delta_file import DeltaFile
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.storage.file_system import FileRef
+from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.names import ROWSET_FOLDER
+from kudulite.storage.storage import FileRef
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import CompactColumns
 from kudulite.upkeep.compaction import run_operation
@@ -39,10 +39,13 @@ def counted_reads() -> Iterator[Counter[str]]:
     """
     counts: Counter[str] = Counter()
 
-    def opened(path: Path, ref: FileRef) -> pa.NativeFile:
-        return pa.PythonFile(_CountedFile(open_mapped(path, ref), path.name, counts), mode="r")
+    real, load = LocalStorage.open, DeltaFile._open
 
-    load = DeltaFile._open
+    def opened(storage: LocalStorage, path: Path, ref: FileRef) -> pa.NativeFile:
+        file = real(storage, path, ref)
+        if not path.name.startswith(("base", "key")):
+            return file
+        return pa.PythonFile(_CountedFile(file, path.name, counts), mode="r")
 
     def loaded(file: DeltaFile) -> pa.Buffer:
         if not file._is_checked:
@@ -50,10 +53,9 @@ def counted_reads() -> Iterator[Counter[str]]:
         return load(file)
 
     with (
-        mock.patch.object(base_data, "open_mapped", opened),
+        mock.patch.object(LocalStorage, "open", opened),
         # It looks at the footer, but is given the whole file.
         mock.patch.object(base_data, "check_chunks", mock.Mock()),
-        mock.patch.object(key_index, "open_mapped", opened),
         mock.patch.object(DeltaFile, "_open", loaded),
     ):
         yield counts

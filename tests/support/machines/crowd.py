@@ -22,12 +22,12 @@ import multiprocessing
 import random
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,14 +37,15 @@ import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, KuduliteError, RowError, StorageError
-from kudulite.table.memory_flush import flush_tablet
+from kudulite.table.memory_flush import flush_table
 from kudulite.upkeep.garbage_collection import _collect_versions, collect_garbage
-from tests.support.doubles.pausing_file_system import StallingFileSystem
+from tests.support.doubles.pausing_storage import StallingStorage
 from tests.support.tables.core_tables import environment
 
 RING = 4  # rows that each batch of a writer sets
 RACE = -1  # the "writer" whose rows every session tries to insert
 RACE_EVERY = 4
+LEVELS = (-10, -11, -12, -15)  # the "writers" of which each tablet has one
 VICTIMS = range(-9, RACE)  # "writers" whose rows purgers write and purge
 TABLETS = 4
 SECOND = 500  # the second writer number of a bulk writer is the first and this
@@ -54,6 +55,7 @@ COLLECTIONS = 30  # of a collector's turn
 GRACE_SECONDS = 60.0  # far longer than a scan here
 # pyarrow imports pandas, where it is, at the first conversion of Python objects.
 PRELOADED = ["kudulite", "pandas", "tests.support.machines.crowd"]
+Result = TypeVar("Result")
 ROLES = ("session", "bulk", "scanner", "maintainer", "collector", "purger")
 
 
@@ -73,6 +75,7 @@ class Member:
     sessions: int
     pause_seconds: float = 0.0
     stalls: bool = False
+    acknowledged: Any = None  # of a mortal session writer: its last batch, shared with the crowd
 
 
 @dataclass
@@ -85,8 +88,17 @@ class Told:
     rows: int = 0
     seconds: float = 0.0
     waits: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)  # when each wait ended, by one clock for all
     won: list[int] = field(default_factory=list)
     problem: str = ""
+
+    def wait_for(self, work: Callable[[], Result]) -> Result:
+        """Do a part of the work that others may keep waiting, and note how long it took."""
+        begin = time.perf_counter()
+        result = work()
+        self.ends.append(time.perf_counter())
+        self.waits.append(self.ends[-1] - begin)
+        return result
 
 
 def create(folder: Path) -> Table:
@@ -97,18 +109,22 @@ def create(folder: Path) -> Table:
     builder.add_column("batch", kudulite.int64)
     builder.add_column("text", kudulite.string)
     builder.set_primary_keys(["writer", "number"])
-    return Client(folder, environment()).create_table(
+    table = Client(folder, environment()).create_table(
         "t", builder.build(), hash_partitions=[(["writer"], TABLETS)]
     )
+    levels = table.tablet_index([{"writer": writer, "number": 0} for writer in LEVELS])
+    assert sorted(levels.to_pylist()) == [*range(TABLETS)], "each tablet has a level"
+    return table
 
 
 def batch_rows(writer: int, batch: int, size: int) -> dict[str, list]:
-    """The rows of a batch, by column."""
+    """The rows of a batch, by column; the last ones are those of the levels."""
     first = (batch - 1) * size
-    numbers = [*range(first, first + size), *range(-RING, 0)]
+    numbers = [*range(first, first + size), *range(-RING, 0), *(writer for _ in LEVELS)]
     count = len(numbers)
+    writers = [*(writer for _ in range(count - len(LEVELS))), *LEVELS]
     texts = [f"row {number} of writer {writer}" for number in numbers]
-    return {"writer": [writer] * count, "number": numbers, "batch": [batch] * count, "text": texts}
+    return {"writer": writers, "number": numbers, "batch": [batch] * count, "text": texts}
 
 
 def batch_size(writer: int, sessions: int) -> int:
@@ -142,7 +158,22 @@ def problems_of(rows: pa.Table, sessions: int) -> list[str]:
     for writer, batch in reached.items():
         if writer >= SECOND and reached.get(writer - SECOND) != batch:
             problems.append(f"writer {writer} is at batch {batch}, its twin is not: {reached}")
-    return problems
+    return problems + _uneven_levels(writers, numbers, batches, reached)
+
+
+def _uneven_levels(
+    writers: np.ndarray, numbers: np.ndarray, batches: np.ndarray, reached: Mapping[int, int]
+) -> list[str]:
+    """The writers of which a tablet has another commit than the others, or than their ring."""
+    levels: dict[int, list[int]] = {writer: [] for writer in reached}
+    is_level = np.isin(writers, LEVELS)
+    for writer, batch in zip(numbers[is_level].tolist(), batches[is_level].tolist(), strict=True):
+        levels.setdefault(writer, []).append(batch)
+    return [
+        f"writer {writer}: levels {found} at batch {reached.get(writer)}"
+        for writer, found in levels.items()
+        if found != [reached.get(writer)] * TABLETS
+    ]
 
 
 def write_sessions(member: Member, table: Table, client: Client, told: Told) -> None:
@@ -150,24 +181,35 @@ def write_sessions(member: Member, table: Table, client: Client, told: Told) -> 
     session = client.new_session()
     place = table.tablet_index([{"writer": member.number, "number": 0}])[0].as_py()
     tablet_id = table.tablet_ids[place]
-    for batch in _turns(member):
+    shared = member.acknowledged
+    start = 1 if shared is None else _found_batch(table, member.number, shared.value) + 1
+    for batch in _turns(member, start):
         rows = batch_rows(member.number, batch, SESSION_ROWS)
         for row in zip(*rows.values(), strict=True):
             session.apply(table.new_upsert(dict(zip(rows, row, strict=True))))
-        has_race = batch % RACE_EVERY == 0
+        has_race = batch % RACE_EVERY == 0 and shared is None
         if has_race:
             race = {"writer": RACE, "number": batch, "batch": member.number}
             session.apply(table.new_insert(race))
-        begin = time.perf_counter()
-        has_lost = _flush(session)
-        told.waits.append(time.perf_counter() - begin)
+        has_lost = told.wait_for(partial(_flush, session))
         if has_race and not has_lost:
             told.won.append(batch)
+        if shared is not None:
+            shared.value = batch
         told.batches, told.rows = batch, told.rows + len(rows["number"])
         if member.stalls and batch % STALLED_FLUSH_EVERY == 0:
-            flush_tablet(table._store, tablet_id)
+            flush_table(table._store, [tablet_id])
         elif batch % FLUSH_EVERY == 0 and member.number == 0:
             table.flush()
+    told.batches = max(told.batches, start - 1)
+
+
+def _found_batch(table: Table, writer: int, acknowledged: int) -> int:
+    """The batch that a killed writer reached: the last acknowledged one, or the one after it."""
+    row = table.get((writer, -1))
+    found = 0 if row is None else row["batch"]
+    assert acknowledged <= found <= acknowledged + 1, f"batch {found}, {acknowledged} acknowledged"
+    return found
 
 
 def _flush(session: Any) -> bool:
@@ -188,9 +230,8 @@ def write_bulk(member: Member, table: Table, told: Told) -> None:
             pa.table(batch_rows(writer, batch, BULK_ROWS), schema=table.arrow_schema)
             for writer in (member.number, member.number + SECOND)
         ]
-        begin = time.perf_counter()
-        _again(member, partial(table.upsert, pa.concat_tables(parts)), ConflictError)
-        told.waits.append(time.perf_counter() - begin)
+        write = partial(table.upsert, pa.concat_tables(parts))
+        told.wait_for(partial(_again, member, write, ConflictError))
         told.batches, told.rows = batch, told.rows + sum(part.num_rows for part in parts)
 
 
@@ -198,7 +239,8 @@ def scan(member: Member, table: Table, told: Told) -> None:
     """Read in one way after the other; what was read once is read again at its time."""
     chance = random.Random(member.number)
     for turn in _turns(member):
-        _again(member, partial(_scan_once, member, table, told, chance, turn), StorageError)
+        once = partial(_scan_once, member, table, told, chance, turn)
+        told.wait_for(partial(_again, member, once, StorageError))
 
 
 def _again(member: Member, work: Callable[[], Any], error: type[KuduliteError]) -> None:
@@ -214,7 +256,6 @@ def _again(member: Member, work: Callable[[], Any], error: type[KuduliteError]) 
 
 def _scan_once(member: Member, table: Table, told: Told, chance: random.Random, turn: int) -> None:
     names = ["writer", "number", "batch"]
-    begin = time.perf_counter()
     how = ("scan", "ordered", "tokens", "get")[turn % 4]
     tokens = table.scan_tokens(names, split_size_bytes=1 << 16) if how == "tokens" else []
     if tokens:  # none before the first row
@@ -224,14 +265,16 @@ def _scan_once(member: Member, table: Table, told: Told, chance: random.Random, 
     else:
         planned = table.scan(names, ordered=how == "ordered")
         rows, timestamp = planned.to_arrow(), planned.timestamp
-    rows = rows.filter(pc.field("writer") >= RACE)  # the past of victims is purged meanwhile
+    is_victim = pc.field("writer").isin([*VICTIMS])  # whose past is purged meanwhile
+    rows = rows.filter(~is_victim)
     if how == "get":
         _look_up(table, rows, timestamp, chance)
     problems = problems_of(rows, member.sessions)
     assert not problems, f"{how} at {timestamp}: {problems}"
-    again = table.scan(names, where=f"writer >= {RACE}", at=timestamp)
+    where = f"writer >= {RACE} or writer <= {max(LEVELS)}"
+    again = table.scan(names, where=where, at=timestamp)
     assert again.count() == rows.num_rows, f"another count at {timestamp} than by {how}"
-    told.waits.append(time.perf_counter() - begin)
+    _look_at_levels(table, rows, timestamp, chance)
     told.batches, told.rows = turn, told.rows + rows.num_rows
 
 
@@ -248,15 +291,31 @@ def _look_up(table: Table, rows: pa.Table, timestamp: int, chance: random.Random
     assert now is not None and now["batch"] >= (row["batch"] if row["writer"] != RACE else 0)
 
 
+def _look_at_levels(table: Table, rows: pa.Table, since: int, chance: random.Random) -> None:
+    """Read the levels of one writer at the present in other ways; no read has two numbers."""
+    seen = rows.filter(pc.field("writer") == LEVELS[0])
+    if not seen.num_rows:
+        return
+    row = seen.slice(chance.randrange(seen.num_rows), 1).to_pylist()[0]
+    writer, batch = row["number"], row["batch"]
+    keys = [{"writer": level, "number": writer} for level in LEVELS]
+    keys += [{"writer": writer, "number": number} for number in range(-RING, 0)]
+    found = table.get_many(keys).column("batch").to_pylist()
+    assert found == [found[0]] * len(keys), f"get_many at the present: {found}"
+    assert found[0] >= batch, f"get_many at the present: {found}, {batch} before"
+    levels = f"writer <= {max(LEVELS)} and number = {writer}"
+    for number in range(batch, found[0] + 3):
+        count = table.scan(where=f"{levels} and batch = {number}").count()
+        assert count in (0, TABLETS), f"count at the present: {count} of batch {number}"
+    changed = table.changes(since, where=levels).to_pylist()
+    commits = {(row["batch"], row["_commit_timestamp"]) for row in changed}
+    assert len(changed) in (0, TABLETS) and len(commits) <= 1, f"changes since {since}: {changed}"
+
+
 def maintain(member: Member, table: Table, told: Told) -> None:
     """Look after the table in one way after the other; files stay long enough for who reads."""
     for turn in _turns(member):
-        begin = time.perf_counter()
-        if turn % 3:
-            table.maintain(GRACE_SECONDS)
-        else:
-            table.compact()
-        told.waits.append(time.perf_counter() - begin)
+        told.wait_for(partial(table.maintain, GRACE_SECONDS) if turn % 3 else table.compact)
         told.batches = turn
 
 
@@ -280,17 +339,14 @@ def purge(member: Member, table: Table, client: Client, told: Told) -> None:
                 session.apply(table.new_upsert({**key, "batch": turn, "text": "to be purged"}))
         if turn % 2:
             table.flush()
-        begin = time.perf_counter()
-        report = table.purge(keys)
-        told.waits.append(time.perf_counter() - begin)
+        report = told.wait_for(partial(table.purge, keys))
         assert report.row_count >= len(keys), f"{report.row_count} of {len(keys)} rows were purged"
         told.batches, told.rows = turn, told.rows + report.row_count
 
 
-def _turns(member: Member) -> Iterator[int]:
-    """Number the turns of a member, from 1 to its end."""
+def _turns(member: Member, turn: int = 1) -> Iterator[int]:
+    """Number the turns of a member, from the first to its end."""
     end = time.monotonic() + member.seconds if member.seconds is not None else None
-    turn = 1
     while (member.turns is None or turn <= member.turns) and (
         end is None or time.monotonic() < end
     ):
@@ -306,8 +362,8 @@ def run_member(member: Member, shared: Client | None = None) -> Told:
     begin = time.perf_counter()
     try:
         may_stall = member.stalls and member.role != "collector"
-        file_system = StallingFileSystem(member.number) if may_stall else None
-        client = shared or Client(Path(member.folder), environment(file_system))
+        storage = StallingStorage(member.number) if may_stall else None
+        client = shared or Client(Path(member.folder), environment(storage))
         table = client.table("t")
         if member.role == "session":
             write_sessions(member, table, client, told)
@@ -351,8 +407,12 @@ class Crowd:
         pause_seconds: float = 0.0,
         collectors: int = 0,
         purgers: int = 0,
+        mortals: int = 0,
+        kills: int | None = None,
     ) -> None:
+        """`mortals` of the session writers are killed again and again, `kills` times at most."""
         self.sessions = sessions
+        self._mortals, self._kills_max, self.kills = mortals, kills, 0
         roles = ["session"] * sessions + ["bulk"] * bulks + ["scanner"] * scanners
         roles += ["maintainer"] * maintainers + ["collector"] * collectors
         roles += ["purger"] * purgers
@@ -363,6 +423,8 @@ class Crowd:
         ]
         self._folder = folder
         self._running: list[tuple[Any, Any]] = []
+        self._context = multiprocessing.get_context("forkserver")
+        self._begin = 0.0
 
     def run_in_threads(self) -> list[Told]:
         """Run all as threads of this process that share one client."""
@@ -374,17 +436,45 @@ class Crowd:
 
     def start(self) -> None:
         """Start all."""
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
-        for member in self._members:
-            reader, writer = context.Pipe(duplex=False)
-            process = context.Process(target=_process, args=(member, writer), daemon=True)
-            process.start()
-            writer.close()
-            self._running.append((process, reader))
+        self._context.set_forkserver_preload(PRELOADED)
+        self._begin = time.monotonic()
+        for number in range(self._mortals):
+            acknowledged = self._context.Value("q", 0, lock=False)
+            self._members[number] = replace(self._members[number], acknowledged=acknowledged)
+        self._running = [self._started(member) for member in self._members]
+
+    def _started(self, member: Member) -> tuple[Any, Any]:
+        reader, writer = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_process, args=(member, writer), daemon=True)
+        process.start()
+        writer.close()
+        return process, reader
+
+    def kill_mortals(self, seed: int = 0) -> None:
+        """Kill a mortal now and then, and start it again, as often as it should be, or may be."""
+        chance = random.Random(seed)
+        while self._mortals and (self._kills_max is None or self.kills < self._kills_max):
+            time.sleep(chance.uniform(0.3, 1.5))
+            number = chance.randrange(self._mortals)
+            process, reader = self._running[number]
+            member, passed = self._members[number], time.monotonic() - self._begin
+            is_over = member.seconds is not None and passed >= member.seconds
+            if is_over or reader.poll() or not process.is_alive():
+                return
+            process.kill()
+            process.join()
+            if reader.poll():  # it ended right before
+                reader.close()
+            left = None if member.seconds is None else max(0.0, member.seconds - passed)
+            self._running[number] = self._started(replace(member, seconds=left))
+            self.kills += 1
 
     def join(self, timeout_seconds: float) -> list[Told]:
-        """Wait for all; one that ends without a word, or not at all, is a problem, too."""
+        """Wait for all; one that ends without a word, or not at all, is a problem, too.
+
+        Meanwhile mortals are killed.
+        """
+        self.kill_mortals()
         deadline = time.monotonic() + timeout_seconds
         results = []
         for member, (process, reader) in zip(self._members, self._running, strict=True):

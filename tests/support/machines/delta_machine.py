@@ -46,7 +46,9 @@ from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset_meta import RowSetMeta, without_ancient_undo
 from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.rowset.scan_spec import ScanSpec
-from kudulite.storage.file_system import FileSystem, verify_file
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.new_files import NewFiles
+from kudulite.storage.storage import verify_file
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.oracle.version_model import VersionModel
 
@@ -168,10 +170,10 @@ KEYS: dict[str, list[tuple]] = {
 class DeltaMachine:
     """One rowset in `folder`; `steps` says what was done."""
 
-    def __init__(self, seed: int, folder: Path, file_system: FileSystem | None = None) -> None:
+    def __init__(self, seed: int, folder: Path, storage: LocalStorage | None = None) -> None:
         self.random = Random(seed)
         self.folder = folder
-        self.file_system = file_system or FileSystem()
+        self.storage = storage or LocalStorage()
         self.model = VersionModel()
         self.mark = 0
         self.now = 10
@@ -201,7 +203,7 @@ class DeltaMachine:
 
     def opened(self) -> DiskRowSet:
         """The rowset as it is now, with nothing cached."""
-        return DiskRowSet(self.meta, self.set_folder, BlockCache(1 << 20))
+        return DiskRowSet(self.meta, self.set_folder, BlockCache(LocalStorage(), 1 << 20))
 
     # -- what is written
 
@@ -230,7 +232,7 @@ class DeltaMachine:
             ops = np.array([event.op], np.uint8)
             memory.apply([self._encoded(key)], ops, columns, {}, event.timestamp)
         image = flush_image(memory.snapshot())
-        (meta,) = write_rowsets(self.file_system, self.folder, self.schema, image)
+        (meta,) = write_rowsets(NewFiles(self.storage), self.folder, self.schema, image)
         return meta
 
     def _cells(self, key: tuple, event: Event) -> dict[Column, Any]:
@@ -284,7 +286,7 @@ class DeltaMachine:
         rows = sort_rows(self._delta_rows(changes))
         if is_commit:
             rows = replace(rows, timestamps=None)
-        written = create_delta_file(self.file_system, self.set_folder, "redo", rows)
+        written = create_delta_file(NewFiles(self.storage), self.set_folder, "redo", rows)
         self.meta = self.meta.with_redo((written.stamped(start) if is_commit else written,))
 
     def _delta_rows(self, changes: Sequence[tuple[int, Event]]) -> DeltaRows:
@@ -335,7 +337,9 @@ class DeltaMachine:
             start = self.random.randrange(count)
             stop = self.random.randint(start + 1, count)
             self._publish(
-                lambda: merge_redo_files(self.file_system, self.set_folder, self.meta, start, stop)
+                lambda: merge_redo_files(
+                    NewFiles(self.storage), self.set_folder, self.meta, start, stop
+                )
             )
             assert len(self.meta.redo) >= count - (stop - start) + 1
 
@@ -347,7 +351,7 @@ class DeltaMachine:
             stop = self.random.randint(start + 1, count)
             self._publish(
                 lambda: merge_undo_files(
-                    self.file_system, self.set_folder, self.meta, start, stop, mark=self.mark
+                    NewFiles(self.storage), self.set_folder, self.meta, start, stop, mark=self.mark
                 )
             )
             if stop == count and len(self.meta.undo) > start:
@@ -360,7 +364,9 @@ class DeltaMachine:
             ids = [column.id for column in self.schema.value_columns]
         ids = self.random.sample(ids, self.random.randint(0, len(ids)))
         self._publish(
-            lambda: compact_columns(self.file_system, self.opened(), self.schema, ids, self.mark),
+            lambda: compact_columns(
+                NewFiles(self.storage), self.opened(), self.schema, ids, self.mark
+            ),
             compacted=set(ids) & {column.id for column in self.schema.value_columns},
         )
 
@@ -406,10 +412,11 @@ class DeltaMachine:
         assert all(getattr(old, name) == getattr(new, name) for name in same)
         assert new.live_row_count == old.live_row_count
         for ref in new.file_refs:
-            verify_file(self.set_folder / ref.name, ref)
+            verify_file(LocalStorage(), self.set_folder / ref.name, ref)
         for delta in (*new.redo, *new.undo):
             self._check_order(
-                delta.ref.name, DeltaFile(self.set_folder / delta.ref.name, delta, 99)
+                delta.ref.name,
+                DeltaFile(LocalStorage(), self.set_folder / delta.ref.name, delta, 99),
             )
         self._check_steps_back(new)
         ends = [delta.timestamp_max for delta in new.redo]
@@ -430,7 +437,9 @@ class DeltaMachine:
         """Walking back over all UNDO files a row goes from there to not there, and so on."""
         is_there: dict[int, bool] = {}
         for delta in meta.undo:
-            rows = DeltaFile(self.set_folder / delta.ref.name, delta, meta.row_count).read()
+            rows = DeltaFile(
+                LocalStorage(), self.set_folder / delta.ref.name, delta, meta.row_count
+            ).read()
             for rowid, op in zip(rows.rowids.tolist(), rows.ops.tolist(), strict=True):
                 if op != OP_UPDATE:
                     assert is_there.get(rowid, True) == (op == OP_DELETE)

@@ -27,13 +27,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from kudulite.basefile.base_data import FOOTER_CRC_BLANK, FOOTER_CRC_KEY, footer_bounds
+from kudulite.basefile.footer import FOOTER_CRC_BLANK, FOOTER_CRC_KEY, footer_bounds
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import KuduliteError
 from kudulite.storage.checked_json import encode_checked_json
 from kudulite.table.table_store import TableStore
-from kudulite.wal.record_format import FRAME_HEADER_BYTES, decode_frame, encode_frame
+from kudulite.wal.frame_format import FRAME_HEADER_BYTES, decode_frame, encode_frame
 from kudulite.wal.segment import SEGMENT_HEADER_BYTES, decode_segment_header
 from tests.support.tables.core_tables import environment, in_order, tuples
 
@@ -151,8 +151,9 @@ class FileMutations:
         store = TableStore(self.path, environment())
         manifest = store.newest()
         self.manifest = self.path / "manifest" / f"{manifest.version:020d}.json"
-        self.tablet_id = manifest.tablets[0].id
-        self.superblock = store.tablet_folder(self.tablet_id) / manifest.tablets[0].superblock.name
+        self.table_id = manifest.table_id
+        (tablet,) = manifest.tablets
+        self.superblock = store.tablet_folder(tablet.id) / tablet.superblock.name
         self.files = self._files_in_use()
         self.expected = {name: read(self._opened()) for name, read in READINGS.items()}
 
@@ -162,8 +163,8 @@ class FileMutations:
 
     def _files_in_use(self) -> list[Path]:
         superblock = json.loads(self.superblock.read_bytes())
-        wal = sorted(self.superblock.parent.glob("wal/*"))[-1:]
-        own = [self.manifest, self.superblock, *wal, self.superblock.parent / "lock"]
+        log = max(self.path.glob("log/*"))
+        own = [self.manifest, self.superblock, log, self.path / "lock"]
         own.append(self.manifest.parent / "hint")
         # In the order of the superblock, because names are random.
         return own + [next(self.path.rglob(ref["name"])) for ref in file_refs(superblock)]
@@ -216,7 +217,7 @@ class FileMutations:
         if path == self.superblock:
             return self._with_superblock(with_hostile_value(json.loads(content), chance))
         if path.suffix == ".log":
-            return {path: sealed_segment(content, self.tablet_id, chance)}
+            return {path: sealed_segment(content, self.table_id, chance)}
         if path.name in ("lock", "hint"):
             return {
                 path: sealed_lock(content, chance)
@@ -294,9 +295,9 @@ def with_hostile_value(body: Any, chance: random.Random) -> Any:
     return body
 
 
-def sealed_segment(content: bytes, tablet_id: str, chance: random.Random) -> bytes:
+def sealed_segment(content: bytes, table_id: str, chance: random.Random) -> bytes:
     """A segment of the log with one frame's payload changed, and its CRCs right."""
-    header = decode_segment_header(content, int.from_bytes(content[12:20], "little"), tablet_id)
+    header = decode_segment_header(content, int.from_bytes(content[12:20], "little"), table_id)
     frames, position = [], SEGMENT_HEADER_BYTES
     while position < len(content) and any(content[position : position + 4]):
         end = decode_frame(memoryview(content), position, salt=header.salt, offset=position)
@@ -312,7 +313,13 @@ def sealed_segment(content: bytes, tablet_id: str, chance: random.Random) -> byt
 def sealed_lock(content: bytes, chance: random.Random) -> bytes:
     """A lock file with another safe timestamp and another end of the log, their CRCs right."""
     timestamp = struct.pack("<Q", chance.choice(EDGES))
-    end = struct.pack("<QQ", chance.choice(EDGES), chance.choice(EDGES))
+    segment, offset, boot = struct.unpack("<QQQ", content[220:244])
+    end = struct.pack(
+        "<QQQ",
+        chance.choice([segment, *EDGES]),
+        chance.choice([offset, *EDGES]),
+        chance.choice([boot, *EDGES]),
+    )
     cells = [content[:8], timestamp, struct.pack("<I", zlib.crc32(timestamp)), content[20:220]]
     return b"".join([*cells, end, struct.pack("<I", zlib.crc32(end))])
 

@@ -37,11 +37,10 @@ class LookSteps(HistoryState):
         moment = self.moment(at)
         self.look(self.tables[client], how, moment)
 
-    def _peek(self, client: int, how: str, at: int) -> None:
-        """One way of reading a settled moment, which takes no lock."""
+    def _peek(self, client: int, how: str, at: int | None) -> None:
+        """One way of reading the present or a moment before it, which takes no lock."""
         moment = self.moment(at)
-        lasts = [self.store.safe_timestamp(entry.id) for entry in self.manifest.tablets]
-        if moment is not None and moment <= min(lasts):
+        if moment is None or moment <= self.tables[client].current_timestamp():
             self.look(self.tables[client], how, moment)
 
     def look(self, table: Table, how: str, moment: int | None) -> None:

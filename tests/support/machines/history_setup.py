@@ -24,7 +24,7 @@ from kudulite.model.hybrid_time import LOGICAL_BITS
 from kudulite.model.types import ColumnType, parse_type
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_store import TableStore
-from tests.support.doubles.pausing_file_system import PausingFileSystem
+from tests.support.doubles.pausing_storage import PausingStorage
 from tests.support.oracle.table_model import UPDATES, HistoryModel, Key, ModelColumn, Row
 from tests.support.tables.core_tables import ManualClock, environment
 
@@ -229,7 +229,7 @@ class HistoryState:
     def new_client(self, number: int) -> Client:
         """A client that has seen nothing; the second writes small batches through the log."""
         small = SMALL_ROWS_MAX if number else 0
-        parts = environment(PausingFileSystem(), self.clock, small_write_rows_max=small)
+        parts = environment(PausingStorage(), self.clock, small_write_rows_max=small)
         return Client(self.folder, parts)
 
     def find_tablets(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kudulite.errors import KuduliteError
-from tests.support.doubles.pausing_file_system import GAPS as PAUSES
+from tests.support.doubles.pausing_storage import GAPS as PAUSES
 from tests.support.machines.history_looks import LOOKS, PLANS, READS
 from tests.support.machines.history_machine import GAPS, KINDS, HistoryMachine, Step
 from tests.support.machines.history_setup import (
@@ -333,8 +333,9 @@ class Steps:
     def _step_inside(self, gap: str) -> Step:
         """A step in a gap: in one where the tablet is locked only what takes no lock."""
         if gap == "locked":
-            how = self.random.choice(("scan", "get", "get_many"))
-            return "peek", self._client(), how, self.random.randrange(1 << 16)
+            if self.random.random() < 0.2:
+                return self._changes()
+            return "peek", self._client(), self.random.choice(LOOKS), self._at()
         (name,) = self.random.choices(self._inside, [self._weight[n] for n in self._inside])
         self.operation_count += name in WORK
         return getattr(self, f"_{name}")()

@@ -23,6 +23,7 @@ from kudulite.backups.restore_job import restore
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import RowError
+from tests.support.machines.step_pairs import part_of_circuit
 from tests.support.tables.core_tables import environment
 
 ID = kudulite.Schema.get_auto_incrementing_column_name()
@@ -33,25 +34,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "hashed": {"hash_partitions": [(["k"], 3)]},
     "ranges": {"range_partitions": {"columns": ["k"], "bounds": [[None, 3], [3, None]]}},
 }
-WEIGHTS = {
-    "session": 10,
-    "insert": 6,
-    "mixed": 4,
-    "staged": 4,
-    "aborted": 2,
-    "refused": 3,
-    "upsert": 3,
-    "delete": 3,
-    "overwrite": 1,
-    "restore": 1,
-    "flush": 5,
-    "compact": 1,
-    "maintain": 1,
-    "reopen": 3,
-    "alter": 0.5,
-    "backup": 0.5,
-    "look": 4,
-}
+STEPS = (
+    *("session", "insert", "mixed", "staged", "aborted", "refused", "upsert", "delete"),
+    *("overwrite", "restore", "flush", "compact", "maintain", "reopen", "alter", "backup", "look"),
+)
+PARTS, ROUNDS = 5, 2  # of circuits through all pairs of steps, for each layout
+SEEDS = ROUNDS * PARTS * len(LAYOUTS)
 
 
 def create(client: Client, layout: str = "one", name: str = "t") -> Table:
@@ -111,12 +99,19 @@ class IdModel:
         self.highest[tablet] = max(self.highest[tablet], key[1])
 
 
+def steps_of(seed: int) -> list[str]:
+    """Steps of which each one comes after each one, in each layout, in all seeds together."""
+    layout, part = seed % len(LAYOUTS), seed // len(LAYOUTS)
+    round_number, part = divmod(part, PARTS)
+    return part_of_circuit(STEPS, round_number * len(LAYOUTS) + layout, part, PARTS)
+
+
 class IdMachine:
-    """A table, its model, and random steps; `log` is what was done."""
+    """A table, its model, and random rows; `log` is what was done."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.root, self.random = root, random.Random(seed)
-        layout = self.random.choice(sorted(LAYOUTS))
+        layout = sorted(LAYOUTS)[seed % len(LAYOUTS)]
         self.log = [f"seed {seed}, {layout}"]
         self.place, self.copies = root / "db", 0
         self.table = create(self.client(), layout)
@@ -128,10 +123,9 @@ class IdMachine:
         """A client that has seen nothing; half of them write small batches through the log."""
         return Client(self.place, environment(small_write_rows_max=self.random.choice([0, 100])))
 
-    def run(self, count: int) -> None:
-        """Take random steps, and compare after each."""
-        names = self.random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=count)
-        for name in names:
+    def run(self, steps: Sequence[str]) -> None:
+        """Take steps, and compare after each."""
+        for name in steps:
             self.log.append(name)
             try:
                 inserted = getattr(self, f"_{name}")()

@@ -20,8 +20,8 @@ from kudulite.backups.backup_set import BackupSet
 from kudulite.backups.restore_job import RestoreJob
 from kudulite.client.client import Client
 from kudulite.errors import TableExistsError
-from kudulite.storage.file_system import FileSystem
-from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
+from kudulite.storage.local_storage import LocalStorage
+from tests.support.doubles.killing_storage import KillingStorage, ran_to_its_end
 from tests.support.tables.core_tables import altered, environment, files_below, stored
 
 HOWS = ("exit", "error")
@@ -30,11 +30,11 @@ HOWS = ("exit", "error")
 class World:
     """A folder with a table, a backup set, and a place to restore to."""
 
-    def __init__(self, root: Path, file_system: FileSystem | None = None) -> None:
+    def __init__(self, root: Path, storage: LocalStorage | None = None) -> None:
         self.root = root
         self.set = root / "set"
         self.place = root / "db" / "copy"
-        self.environment = environment(file_system)
+        self.environment = environment(storage)
         self.client = Client(root / "db", self.environment)
 
     def prepare(self) -> None:
@@ -62,7 +62,7 @@ class World:
 
     def restore(self, overwrite: bool = False) -> None:
         """Restore the newest."""
-        chain = BackupSet(self.set, self.environment.file_system).chain()
+        chain = BackupSet(self.set, self.environment.storage).chain()
         with RestoreJob(chain, self.place, self.environment, overwrite=overwrite) as job:
             for step in job.steps():
                 step.commit([step.stage(index) for index in range(step.task_count)])
@@ -74,11 +74,11 @@ def killed_worlds(
 ) -> Iterator[tuple[int, World]]:
     """Yield (steps, world) for the places to die in: `first`, and every `each` after it."""
     shutil.copytree(base, base.with_name("counted"))
-    work(World(base.with_name("counted"), counting := KillingFileSystem()))
+    work(World(base.with_name("counted"), counting := KillingStorage()))
     for steps in range(first, counting.count, each):
         root = base.with_name(f"killed-{steps}")
         shutil.copytree(base, root)
-        dying = KillingFileSystem(steps, exits=how == "exit")
+        dying = KillingStorage(steps, exits=how == "exit")
         dead = World(root, dying)
         assert not ran_to_its_end(partial(work, dead), in_child=how == "exit"), steps
         yield steps, World(root)
@@ -136,7 +136,7 @@ def kill_restores(folder: Path, how: str, *, overwrite: bool, each: int = 1, fir
         table.check().raise_if_bad()
         world.client.create_table("other", table.arrow_schema, primary_key="k")  # removes trash
         assert sorted(path.name for path in world.client.root.iterdir()) == ["copy", "other", "t"]
-        assert not list((world.place / "staging").iterdir()), steps
+        assert not list((world.place / "writes").iterdir()), steps
     return count
 
 

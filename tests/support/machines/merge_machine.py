@@ -45,7 +45,8 @@ from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset_meta import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.rowset.scan_spec import ScanSpec
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.new_files import NewFiles
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.oracle.version_model import Row, Version, VersionModel
 
@@ -59,8 +60,8 @@ class RowSetVersions:
     def __init__(self, folder: Path, schema: Schema) -> None:
         self.folder = folder
         self.schema = schema
-        self.file_system = FileSystem()
-        self.cache = BlockCache(1 << 22)
+        self.storage = LocalStorage()
+        self.cache = BlockCache(LocalStorage(), 1 << 22)
         self.now, self.mark = 10, 0
         self.rowsets: dict[str, RowSetMeta] = {}
         self.versions = VersionModel()
@@ -154,7 +155,7 @@ def check_rowset(rowset: DiskRowSet, folder: Path) -> None:
     meta = rowset.meta
     alive = dict.fromkeys(range(meta.row_count), True)
     for delta in meta.undo:
-        rows = stamped(DeltaFile(folder / delta.ref.name, delta, meta.row_count))
+        rows = stamped(DeltaFile(LocalStorage(), folder / delta.ref.name, delta, meta.row_count))
         assert rows.timestamps is not None
         for at, rowid in enumerate(rows.rowids.tolist()):
             op = int(rows.ops[at])
@@ -227,7 +228,7 @@ class RandomRowSets(RowSetVersions):
         encoded = KeyArray.from_bytes([self.encoded(k) for k in ordered], self.width)
         metas = []
         for meta in write_rowsets(
-            self.file_system, self.folder, self.schema, RowImages(encoded, table)
+            NewFiles(self.storage), self.folder, self.schema, RowImages(encoded, table)
         ):
             stamped_meta = replace(meta, insert_timestamp=self.now)
             hidden = self.rowids(stamped_meta, masked)
@@ -235,7 +236,10 @@ class RandomRowSets(RowSetVersions):
                 ops = np.full(len(hidden), OP_DELETE, np.uint8)
                 rowids = np.array(sorted(hidden.values()), np.int64)
                 mask = create_delta_file(
-                    self.file_system, self.folder / meta.id, "redo", DeltaRows(rowids, ops, {})
+                    NewFiles(self.storage),
+                    self.folder / meta.id,
+                    "redo",
+                    DeltaRows(rowids, ops, {}),
                 )
                 stamped_meta = stamped_meta.with_redo((mask.stamped(self.now),))
             metas.append(stamped_meta)
@@ -288,10 +292,10 @@ class RandomRowSets(RowSetVersions):
             target = self.folder / rowset_id
             if one_moment:
                 rows = replace(rows, timestamps=None)
-                delta = create_delta_file(self.file_system, target, "redo", rows)
+                delta = create_delta_file(NewFiles(self.storage), target, "redo", rows)
                 delta = delta.stamped(changes[0][0])
             else:
-                delta = create_delta_file(self.file_system, target, "redo", rows)
+                delta = create_delta_file(NewFiles(self.storage), target, "redo", rows)
             self.rowsets[rowset_id] = meta.with_redo((delta,))
             for moment, key, row in changes:
                 self.note(moment, key, None if row is None else self.live[key] | row)
@@ -441,7 +445,7 @@ class MergeMachine(RandomRowSets):
             self.apply(memory, self.now, key, op, cells)
             self.note(self.now, key, alive.get(key))
         image = flush_image(memory.snapshot())
-        metas = write_rowsets(self.file_system, self.folder, self.schema, image)
+        metas = write_rowsets(NewFiles(self.storage), self.folder, self.schema, image)
         self.install(metas, set(alive))
 
     def add_column(self) -> None:
@@ -489,7 +493,7 @@ class MergeMachine(RandomRowSets):
         """Adjacent REDO files of a rowset become one."""
         self._compact(
             lambda meta, start, stop: merge_redo_files(
-                self.file_system, self.folder / meta.id, meta, start, stop
+                NewFiles(self.storage), self.folder / meta.id, meta, start, stop
             ),
             lambda meta: len(meta.redo),
         )
@@ -498,7 +502,7 @@ class MergeMachine(RandomRowSets):
         """Adjacent UNDO files of a rowset become one."""
         self._compact(
             lambda meta, start, stop: merge_undo_files(
-                self.file_system, self.folder / meta.id, meta, start, stop, mark=self.mark
+                NewFiles(self.storage), self.folder / meta.id, meta, start, stop, mark=self.mark
             ),
             lambda meta: len(meta.undo),
         )
@@ -524,7 +528,7 @@ class MergeMachine(RandomRowSets):
             chosen = self.random.sample(columns, self.random.randint(1, len(columns)))
             ids = [column.id for column in chosen]
             (rowset,) = self.opened([meta])
-            new = compact_columns(self.file_system, rowset, self.schema, ids, self.mark)
+            new = compact_columns(NewFiles(self.storage), rowset, self.schema, ids, self.mark)
             self._now_is(meta.id, new)
 
     def _now_is(self, rowset_id: str, meta: RowSetMeta) -> None:
@@ -541,18 +545,22 @@ class MergeMachine(RandomRowSets):
         chosen = self.random.sample(open_ids, self.random.randint(1, len(open_ids)))
         before = [self.rowsets[rowset_id] for rowset_id in chosen]
         merged = merge_rowsets(
-            self.file_system, self.folder, self.schema, self.opened(before), self.mark
+            NewFiles(self.storage), self.folder, self.schema, self.opened(before), self.mark
         )
         for _ in range(self.random.choice([0, 0, 1, 2])):
             getattr(self, self.random.choice(["bulk_change", "twice_at_once", "delta_flush"]))()
         outputs = list(merged.rowsets)
         for meta in before:
             for delta in self.rowsets[meta.id].redo[len(meta.redo) :]:
-                file = DeltaFile(self.folder / meta.id / delta.ref.name, delta, meta.row_count)
+                file = DeltaFile(
+                    LocalStorage(), self.folder / meta.id / delta.ref.name, delta, meta.row_count
+                )
                 for index, rows in merged.row_map.map_deltas(meta.id, stamped(file)).items():
                     output = outputs[index]
                     target = self.folder / output.id
-                    redo = create_delta_file(self.file_system, target, "redo", merge_redo([rows]))
+                    redo = create_delta_file(
+                        NewFiles(self.storage), target, "redo", merge_redo([rows])
+                    )
                     outputs[index] = output.with_redo((redo,))
             del self.rowsets[meta.id]
         for meta in outputs:

@@ -27,7 +27,8 @@ from kudulite.rowset.rowset import RowSet
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.rowset.scan_spec import ScanSpec
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.new_files import NewFiles
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.oracle.version_model import Row, VersionModel
 
@@ -305,7 +306,7 @@ def flushed(memory: MemRowSet, folder: Path, rows_max: int) -> list[RowSetMeta]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rowset_writer, "ROW_GROUP_ROWS", rows_max)
         patch.setattr(rowset_writer, "ROWSET_ROWS_MAX", rows_max)
-        metas = list(write_rowsets(FileSystem(), folder, memory.schema, image))
+        metas = list(write_rowsets(NewFiles(LocalStorage()), folder, memory.schema, image))
     assert all(RowSetMeta.from_json(meta.to_json()) == meta for meta in metas)
     for meta in metas:
         assert {path.name for path in (folder / meta.id).iterdir()} == set(meta.file_names)
@@ -314,4 +315,6 @@ def flushed(memory: MemRowSet, folder: Path, rows_max: int) -> list[RowSetMeta]:
 
 def opened(metas: list[RowSetMeta], folder: Path) -> list[DiskRowSet]:
     """The rowsets, each with its own cache."""
-    return [DiskRowSet(meta, folder / meta.id, BlockCache(1 << 20)) for meta in metas]
+    return [
+        DiskRowSet(meta, folder / meta.id, BlockCache(LocalStorage(), 1 << 20)) for meta in metas
+    ]

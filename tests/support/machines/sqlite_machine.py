@@ -38,16 +38,13 @@ class SqliteMachine:
         builder.add_column("n", kudulite.int64)
         builder.add_column("s", kudulite.string)
         builder.set_primary_keys(["k"])
-        self._open().create_table("t", builder.build(), hash_partitions=[(["k"], 2)])
+        client = Client(folder, environment())
+        client.create_table("t", builder.build(), hash_partitions=[(["k"], 2)])
+        self._open()
 
-    def _open(self) -> Client:
-        self._client = Client(self._folder, environment())
-        self._session = self._client.new_session()
-        return self._client
-
-    @property
-    def _table(self) -> kudulite.Table:
-        return self._client.table("t")
+    def _open(self) -> None:
+        client = Client(self._folder, environment())
+        self._table, self._session = client.table("t"), client.new_session()
 
     def run(self, count: int) -> int:
         """Take so many steps; returns how many operations were compared."""

@@ -184,7 +184,7 @@ class Kills:
         self._chance = random.Random(seed)
         self._starts = 0
         self._first = 0  # batch of the driver that runs
-        self._left: list[Path] = []  # staging folders of the drivers before
+        self._left: list[Path] = []  # records of the writes of drivers before
         self._writer: subprocess.Popen | None = None
         self._driver: subprocess.Popen | None = None
         self.report = StreamReport()
@@ -273,7 +273,8 @@ class Kills:
             return COMMITTED
         if _count(folder / OFFSETS) > noted:
             writes = [path for path in _staged(folder) if path not in self._left]
-            is_staged = any(part.is_dir() for path in writes for part in path.glob("*"))
+            patterns = [f"target/tablet/*/rowset/{path.stem[:16]}-*" for path in writes]
+            is_staged = any(list(folder.glob(pattern)) for pattern in patterns)
             return STAGED if is_staged else BEGUN if writes else PLANNED
         return BETWEEN if noted > self._first else STARTING
 
@@ -430,7 +431,7 @@ def _is_committed(folder: Path) -> bool:
 
 def _staged(folder: Path) -> list[Path]:
     try:
-        return list((folder / "target" / "staging").iterdir())
+        return list((folder / "target" / "writes").iterdir())
     except OSError:
         return []
 

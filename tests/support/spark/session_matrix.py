@@ -125,7 +125,8 @@ def stream_sink(spark: SparkSession, folder: Path) -> None:
         (folder / "in" / str(number)).write_text(text)
         run(frame, target, folder / "checkpoint", **options)
     assert stored(target) == [(0, "a"), (1, "a")]
-    assert [v.operation for v in kudulite.open_table(target).versions()][:2] == ["insert"] * 2
+    operations = [v.operation for v in kudulite.open_table(target).versions()]
+    assert [name for name in operations if name != "memory flush"][:2] == ["insert"] * 2
     counts = frame.groupBy("s").count()
     run(counts, folder / "counts", folder / "checkpoint2", mode="complete", primaryKey="s")
     assert stored(folder / "counts") == [("a", 2)]

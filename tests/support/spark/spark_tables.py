@@ -16,6 +16,13 @@ from kudulite.table.environment import default_environment
 from kudulite.table.table_store import TableStore
 from tests.support.tables.core_tables import files_below, referenced_files
 
+# For many queries of few rows: compiling and adapting each one takes longer than its rows.
+SHORT_QUERIES = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 
 def save(frame: DataFrame, path: Any, mode: str = "append", **options: Any) -> None:
     """Write a DataFrame with the source's options."""
@@ -70,12 +77,17 @@ def stored(path: Any, at: Any = None) -> list[tuple]:
     return in_order(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 
+def writes(table: Table) -> int:
+    """How many writes and alterations the table has seen; flushes do not count."""
+    return sum(one.operation != "memory flush" for one in table.versions())
+
+
 def staged_files(path: Any) -> list[str]:
     """The files of uncommitted writes: in their folders, and those in tablets in no version."""
     table = Path(path)
     kept = referenced_files(TableStore(table, default_environment()))
     in_tablets = (place for place in files_below(table / "tablet") if write_of(place.name))
-    staged = [*(table / "staging").rglob("*"), *(p for p in in_tablets if p not in kept)]
+    staged = [*(table / "writes").rglob("*"), *(p for p in in_tablets if p not in kept)]
     return sorted(map(str, staged))
 
 

@@ -18,12 +18,13 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.model.hybrid_time import Clock
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.names import MAINTENANCE_LOCK_NAME, version_name
-from kudulite.table.background_work import BackgroundWork
+from kudulite.storage.storage import Storage
 from kudulite.table.environment import Environment
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.garbage_collection import collect_garbage
+from tests.support.doubles.planned_work import StillWork
 from tests.support.oracle.table_model import sort_key
 
 CACHE_BYTES = 32 << 20
@@ -41,7 +42,7 @@ class ManualClock(Clock):
 
 
 def environment(
-    file_system: FileSystem | None = None,
+    storage: Storage | None = None,
     clock: Clock | None = None,
     lock_timeout_seconds: float = 20.0,
     small_write_rows_max: int = 0,
@@ -52,11 +53,12 @@ def environment(
     Small Arrow batches are bulk writes like large ones unless a test says otherwise. The clock of
     background work stands still: nothing is flushed for its age while a test is slow.
     """
-    options.setdefault("background", BackgroundWork(now=lambda: 0.0))
+    options.setdefault("background", StillWork())
+    storage = storage or LocalStorage()
     return Environment(
-        file_system or FileSystem(),
+        storage,
         clock or Clock(),
-        BlockCache(CACHE_BYTES),
+        BlockCache(storage, CACHE_BYTES),
         lock_timeout_seconds,
         small_write_rows_max,
         **options,
@@ -140,10 +142,10 @@ def referenced_files(store: TableStore) -> set[Path]:
     """The files of a table of which only the newest version is left, and no log."""
     manifest = store.newest()
     folder = store.folder / "manifest"
-    files = {folder / version_name(manifest.version), folder / "hint"}
+    files = {folder / version_name(manifest.version), folder / "hint", store.folder / "lock"}
     for entry in manifest.readable_tablets:
         tablet = store.tablet_folder(entry.id)
-        files |= {tablet / "lock", tablet / entry.superblock.name}
+        files.add(tablet / entry.superblock.name)
         superblock = store.tablet(entry).superblock
         files |= {tablet / ref.name for ref in superblock.base_refs}
         files |= {tablet / meta.ref.name for meta in superblock.tombstones}
@@ -162,13 +164,13 @@ def expect_clean(root: Path, clock: Clock | None = None) -> None:
             os.utime(path, (0, 0))
         collect_garbage(client.table(name)._store, 0, 0)
         expected |= referenced_files(TableStore(root / name, environment(clock=clock)))
-    found = {path for path in files_below(root) if path.parent.name != "wal"}
+    found = {path for path in files_below(root) if path.parent.name != "log"}
     # Of a tablet that was maintained once: it stays, as the lock does.
     found = {path for path in found if path.name != MAINTENANCE_LOCK_NAME}
     assert found == expected, sorted(str(p.relative_to(root)) for p in found ^ expected)
     assert {path.name for path in root.iterdir()} == set(client.list_tables())
     for name in client.list_tables():
-        assert list((root / name / "staging").iterdir()) == []
+        assert list((root / name / "writes").iterdir()) == []
 
 
 def maps_below(folder: Path) -> int:

@@ -10,19 +10,20 @@ import kudulite
 from kudulite.chain.manifest import TabletEntry
 from kudulite.client.client import Client
 from kudulite.client.table import Table
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.names import LOG_FOLDER
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_effects import RowOperation, RowWriteResult
-from kudulite.wal.row_codec import RowChanges
+from kudulite.wal.log_reader import read_log
+from kudulite.wal.record_format import Record, RecordDecoder
 from kudulite.wal.segment import list_segments, segment_path
-from kudulite.wal.wal_reader import read_wal
 from kudulite.writes.row_write import RowWriter
 
 MIDDLE = 100  # the first key of the second tablet, where there are two
 
 
-class NotingFileSystem(FileSystem):
+class NotingStorage(LocalStorage):
     """Notes each durable step as (operation, file name)."""
 
     def __init__(self) -> None:
@@ -86,22 +87,30 @@ def entry_of(target: Table | TableStore, number: int = 0) -> TabletEntry:
     return store_of(target).newest().tablets[number]
 
 
-def wal_folder(target: Table | TableStore, number: int = 0) -> Path:
-    """Where a tablet's log is."""
+def log_folder(target: Table | TableStore) -> Path:
+    """Where a table's log is."""
+    return store_of(target).folder / LOG_FOLDER
+
+
+def log_bytes(target: Table | TableStore) -> dict[int, bytes]:
+    """The whole log, by segment, without the zeros at the end of each."""
+    folder = log_folder(target)
+    return {
+        s: segment_path(folder, s).read_bytes().rstrip(b"\0")
+        for s in list_segments(LocalStorage(), folder)
+    }
+
+
+def unflushed(target: Table | TableStore, number: int = 0) -> Sequence[Record]:
+    """The records of a tablet in the log that no rowset has."""
     store = store_of(target)
-    return store.tablet(entry_of(store, number)).wal_folder
-
-
-def log_bytes(target: Table | TableStore, number: int = 0) -> dict[int, bytes]:
-    """The whole log of a tablet, by segment, without the zeros at the end of each."""
-    folder = wal_folder(target, number)
-    return {s: segment_path(folder, s).read_bytes().rstrip(b"\0") for s in list_segments(folder)}
-
-
-def unflushed(target: Table | TableStore, number: int = 0) -> Sequence[RowChanges]:
-    """The records of a tablet's log that its superblock does not cover."""
-    store = store_of(target)
-    entry = entry_of(store, number)
-    start = store.tablet(entry).superblock.wal_start
-    with store.lock(entry.id):
-        return read_wal(wal_folder(store, number), start, None, store.newest().schema).records
+    with store.lock():
+        manifest, entry = store.newest(), entry_of(store, number)
+        start = max(manifest.log_start, store.tablet(entry).superblock.log_start)
+        tail = read_log(LocalStorage(), log_folder(store), manifest.table_id, start, None)
+    decoder = RecordDecoder(manifest.schema)
+    return [
+        decoder.decode_rows(commit.timestamp, commit.parts[entry.id])
+        for commit in tail.commits
+        if entry.id in commit.parts
+    ]

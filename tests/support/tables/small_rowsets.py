@@ -30,7 +30,8 @@ from kudulite.rowset.row_images import RowImages
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.rowset.scan_spec import ScanSpec
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.new_files import NewFiles
 
 # (rowid, timestamp, cells by column name); None in place of the cells is a DELETE.
 Change = tuple[int, int, Mapping[str, Any] | None]
@@ -61,7 +62,7 @@ class SmallRowSet:
         arrays = [keys, *(pa.array(values[c.name], c.type.arrow) for c in schema.value_columns)]
         rows = pa.Table.from_arrays(arrays, schema=schema.arrow_schema())
         encoded = encode_keys([keys], schema.key_types)
-        (meta,) = write_rowsets(FileSystem(), folder, schema, RowImages(encoded, rows))
+        (meta,) = write_rowsets(NewFiles(LocalStorage()), folder, schema, RowImages(encoded, rows))
         return SmallRowSet(folder, schema, replace(meta, insert_timestamp=inserted))
 
     @property
@@ -82,13 +83,15 @@ class SmallRowSet:
             columns,
             np.array([timestamp for _, timestamp, _ in changes], np.uint64),
         )
-        entry = create_delta_file(FileSystem(), self.set_folder, "redo", without_unset(rows))
+        entry = create_delta_file(
+            NewFiles(LocalStorage()), self.set_folder, "redo", without_unset(rows)
+        )
         self.meta = self.meta.with_redo((entry,))
         return entry
 
     def opened(self) -> DiskRowSet:
         """The rowset as its entry is now, with nothing cached."""
-        return DiskRowSet(self.meta, self.set_folder, BlockCache(1 << 20))
+        return DiskRowSet(self.meta, self.set_folder, BlockCache(LocalStorage(), 1 << 20))
 
     def rows(self, timestamp: int) -> list[dict[str, Any]]:
         """The rows of a scan at a moment."""
@@ -103,7 +106,9 @@ class SmallRowSet:
 
     def delta(self, entry: DeltaFileMeta) -> list[tuple[int, int, int, dict[int, Any]]]:
         """The entries of a delta file: (rowid, timestamp, op, cells by column id)."""
-        file = DeltaFile(self.set_folder / entry.ref.name, entry, self.meta.row_count)
+        file = DeltaFile(
+            LocalStorage(), self.set_folder / entry.ref.name, entry, self.meta.row_count
+        )
         rows = file.read()
         cells: list[dict[int, Any]] = [{} for _ in rows.rowids]
         for column_id, column in rows.columns.items():

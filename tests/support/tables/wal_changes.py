@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kudulite.errors import CorruptionError
 from kudulite.model.schema import NEW_COLUMN_ID, Column, Schema
 from kudulite.model.types import parse_type
-from kudulite.wal.record_format import Record, RecordDecoder
+from kudulite.wal.commit_format import LoggedCommit, encode_commit
+from kudulite.wal.record_format import Record, RecordDecoder, encode_rows
 from kudulite.wal.row_codec import CHANGE_INSERT, RowChanges
 
 UTC = datetime.UTC
+# The ids of a table and of two of its tablets.
+TABLE, TABLET, SECOND_TABLET = (digit * 32 for digit in "7ab")
 # Type -> values of it, odd ones among them; None is added to each.
 VALUES: dict[str, list[Any]] = {
     "int64": [0, -(1 << 63), (1 << 63) - 1, 1, 2, 3],
@@ -97,9 +99,28 @@ def damage(path: Path, offset: int, flip: int = 0xFF) -> None:
     path.write_bytes(content)
 
 
-def decode_record(content: bytes | memoryview | pa.Buffer, schema: Schema) -> Record:
-    """The one record in `content`; CorruptionError where there is none, or another behind it."""
-    records = RecordDecoder(schema).decode_all(pa.py_buffer(content))
-    if len(records) != 1:
-        raise CorruptionError(f"{len(records)} records, expected 1")
-    return records[0]
+def commit_of(record: Record, tablet_id: str = "") -> bytes:
+    """A commit of one record, as a session writes it; of TABLET unless another is given."""
+    return encode_commit(record.timestamp, {tablet_id or TABLET: encode_rows(record)})
+
+
+def records_of(commits: Sequence[LoggedCommit], schema: Schema) -> list[Record]:
+    """The records of commits, of all tablets."""
+    decoder = RecordDecoder(schema)
+    return [
+        decoder.decode_rows(commit.timestamp, rows)
+        for commit in commits
+        for rows in commit.parts.values()
+    ]
+
+
+def decode_record(
+    content: bytes | memoryview | pa.Buffer, schema: Schema, timestamp: int = 0
+) -> Record:
+    """The record whose rows are `content`, at this timestamp."""
+    return RecordDecoder(schema).decode_rows(timestamp, pa.py_buffer(content))
+
+
+def round_trip(record: Record, schema: Schema) -> Record:
+    """The record encoded and decoded."""
+    return decode_record(encode_rows(record), schema, record.timestamp)

@@ -18,20 +18,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from kudulite.basefile import base_data
-from kudulite.basefile.base_data import (
-    ROW_GROUP_ROWS,
-    BaseDataFile,
-    BaseDataWriter,
-    footer_bounds,
-    footer_stamps,
-    group_rows_of,
-    sealed_footer,
-)
+from kudulite.basefile import footer as footer_format
+from kudulite.basefile.base_data import ROW_GROUP_ROWS, BaseDataFile, BaseDataWriter, group_rows_of
 from kudulite.basefile.column_storage import parquet_encoding
+from kudulite.basefile.footer import footer_bounds, footer_stamps, sealed_footer
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
 from kudulite.model import types
 from kudulite.model.schema import COMPRESSIONS, Column, encodings_of
-from kudulite.storage.file_system import FileRef, FileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.storage import FileRef
 
 ALL_TYPES = [
     types.bool_,
@@ -104,12 +99,12 @@ def write_base_data(sink, rows, columns):
 def write(folder, table, columns, name="base.parquet"):
     """Write a base data file and return it, opened."""
     path = folder / name
-    with FileSystem().open_sink(path) as sink:
+    with LocalStorage().open_sink(path) as sink:
         row_count = write_base_data(sink, table, columns)
         ref = sink.finish()
     assert row_count == table.num_rows
     assert ref.length == path.stat().st_size
-    return BaseDataFile(path, ref)
+    return BaseDataFile(LocalStorage(), path, ref)
 
 
 def bits(array):
@@ -244,7 +239,7 @@ def test_a_file_written_by_row_groups_is_that_of_one_write(tmp_path):
     whole = write(tmp_path, table, columns)
     path = tmp_path / "parts" / whole.path.name
     path.parent.mkdir()
-    with FileSystem().open_sink(path) as sink, BaseDataWriter(sink, columns) as writer:
+    with LocalStorage().open_sink(path) as sink, BaseDataWriter(sink, columns) as writer:
         for start in range(0, table.num_rows, ROW_GROUP_ROWS):
             writer.write(table.slice(start, ROW_GROUP_ROWS))
         assert writer.close() == table.num_rows
@@ -258,7 +253,7 @@ def test_a_writer_that_is_left_half_way_writes_no_more(tmp_path):
     path = tmp_path / "half.parquet"
     with (
         pytest.raises(KeyError, match="stop"),
-        FileSystem().open_sink(path) as sink,
+        LocalStorage().open_sink(path) as sink,
         BaseDataWriter(sink, columns) as writer,
     ):
         writer.write(table)
@@ -361,7 +356,7 @@ def test_a_disk_error_while_writing_keeps_its_kind(tmp_path):
 
 
 def test_a_missing_file_is_a_storage_error(tmp_path):
-    file = BaseDataFile(tmp_path / "gone.parquet", FileRef("gone.parquet", 100, 0))
+    file = BaseDataFile(LocalStorage(), tmp_path / "gone.parquet", FileRef("gone.parquet", 100, 0))
     with pytest.raises(StorageError, match=r"gone\.parquet: it does not exist"):
         file.row_count  # noqa: B018
 
@@ -381,7 +376,7 @@ def test_a_truncated_or_garbage_file_is_corruption(tmp_path, length):
         file.path.write_bytes(content)
         for ref in (file.ref, FileRef(file.ref.name, len(content), 0)):
             with pytest.raises(CorruptionError, match=r"base\.parquet"):
-                read_all(BaseDataFile(file.path, ref))
+                read_all(BaseDataFile(LocalStorage(), file.path, ref))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -398,7 +393,7 @@ def test_a_flipped_bit_is_corruption_or_harmless_but_never_other_data(tmp_path, 
         damaged[bit // 8] ^= 1 << bit % 8
         file.path.write_bytes(damaged)
         try:
-            result = read_all(BaseDataFile(file.path, file.ref))
+            result = read_all(BaseDataFile(LocalStorage(), file.path, file.ref))
             assert result.equals(table), f"{seed=} {bit=} of {len(whole)} bytes"
         except CorruptionError as error:
             assert "base.parquet" in str(error)
@@ -417,19 +412,19 @@ def test_every_flipped_bit_of_the_footer_is_corruption(tmp_path):
         damaged[position] ^= 4
         file.path.write_bytes(damaged)
         with pytest.raises(CorruptionError, match="footer"):
-            BaseDataFile(file.path, file.ref).row_count  # noqa: B018
+            BaseDataFile(LocalStorage(), file.path, file.ref).row_count  # noqa: B018
 
 
 def test_wide_rows_have_smaller_row_groups(tmp_path):
     """A half of the rows, a quarter and so on; older software refuses the format version 2."""
     table, columns = three_column_table(100)
     path = tmp_path / "base.parquet"
-    with FileSystem().open_sink(path) as sink, BaseDataWriter(sink, columns, 32) as writer:
+    with LocalStorage().open_sink(path) as sink, BaseDataWriter(sink, columns, 32) as writer:
         writer.write(table.slice(0, 64))
         writer.write(table.slice(64))
         writer.close()
         ref = sink.finish()
-    file = BaseDataFile(path, ref)
+    file = BaseDataFile(LocalStorage(), path, ref)
     assert pq.read_metadata(path).metadata[b"kudulite.format_version"] == b"2"
     assert (file.group_rows, file.row_group_count) == (32, 4)
     assert [file.row_group_rows(n) for n in (0, 3)] == [(0, 32), (96, 100)]
@@ -443,12 +438,15 @@ def test_row_groups_of_other_sizes_are_damage(tmp_path, group_rows):
     """The rows of a row group are 131,072 divided by a whole number of twos."""
     table, columns = three_column_table(2 * group_rows)
     path = tmp_path / "base.parquet"
-    with FileSystem().open_sink(path) as sink, BaseDataWriter(sink, columns, group_rows) as writer:
+    with (
+        LocalStorage().open_sink(path) as sink,
+        BaseDataWriter(sink, columns, group_rows) as writer,
+    ):
         writer.write(table)
         writer.close()
         ref = sink.finish()
     with pytest.raises(CorruptionError, match="row groups of"):
-        read_all(BaseDataFile(path, ref))
+        read_all(BaseDataFile(LocalStorage(), path, ref))
 
 
 def test_rows_of_a_row_group_by_their_bytes():
@@ -475,14 +473,15 @@ def test_a_newer_format_version_is_refused(tmp_path):
     start, _ = footer_bounds(newer, len(newer))
     file.path.write_bytes(newer[:start] + sealed_footer(bytes(newer[start - 1 :]))[1:])
     with pytest.raises(FormatVersionError, match=r"base\.parquet.*version 3.*upgrade"):
-        BaseDataFile(file.path, file.ref).row_count  # noqa: B018
+        BaseDataFile(LocalStorage(), file.path, file.ref).row_count  # noqa: B018
 
 
 def test_a_parquet_file_of_somebody_else_is_refused(tmp_path):
     path = tmp_path / "other.parquet"
     pq.write_table(pa.table({"a": [1]}), path)
     with pytest.raises(CorruptionError, match=r"other\.parquet"):
-        BaseDataFile(path, FileRef(path.name, path.stat().st_size, 0)).row_count  # noqa: B018
+        file = BaseDataFile(LocalStorage(), path, FileRef(path.name, path.stat().st_size, 0))
+        assert file.row_count
 
 
 def test_threads_share_one_file_also_after_its_name_is_gone(tmp_path):
@@ -514,7 +513,7 @@ def test_threads_share_one_file_also_after_its_name_is_gone(tmp_path):
 def test_statistics_of_another_type_are_damage():
     """A bit of the type of a column chunk, sealed: Parquet alone would end the process."""
     path = Path(__file__).parent / "golden" / "wrong-type-of-statistics.parquet"
-    file = BaseDataFile(path, FileRef(path.name, path.stat().st_size, 0))
+    file = BaseDataFile(LocalStorage(), path, FileRef(path.name, path.stat().st_size, 0))
     assert file.statistics(0, "k") == (1000, 1596, 0)
     with pytest.raises(CorruptionError, match="cannot read the statistics of column d"):
         file.statistics(0, "d")
@@ -528,11 +527,11 @@ def test_columns_of_equal_names_are_damage(tmp_path):
     content = path.read_bytes()
     start, stop = footer_bounds(content, len(content))
     footer = content[start:stop].replace(b"\x01q", b"\x01p")
-    at = footer.rfind(base_data.FOOTER_CRC_KEY) + len(base_data.FOOTER_CRC_KEY) + 2
-    blank = footer[:at] + base_data.FOOTER_CRC_BLANK + footer[at + 8 :]
+    at = footer.rfind(footer_format.FOOTER_CRC_KEY) + len(footer_format.FOOTER_CRC_KEY) + 2
+    blank = footer[:at] + footer_format.FOOTER_CRC_BLANK + footer[at + 8 :]
     path.write_bytes(content[:start] + sealed_footer(blank + content[stop:]))
     with pytest.raises(CorruptionError, match=r"columns of equal names in \['p', 'p'\]"):
-        assert BaseDataFile(path, FileRef(path.name, len(content), 0)).schema
+        assert BaseDataFile(LocalStorage(), path, FileRef(path.name, len(content), 0)).schema
 
 
 def test_size_statistics_of_another_length_are_damage(tmp_path):
@@ -544,9 +543,10 @@ def test_size_statistics_of_another_length_are_damage(tmp_path):
         import pathlib, sys
         from kudulite.basefile.base_data import BaseDataFile
         from kudulite.errors import CorruptionError
-        from kudulite.storage.file_system import FileRef
+        from kudulite.storage.local_storage import LocalStorage
+        from kudulite.storage.storage import FileRef
         path = pathlib.Path(sys.argv[1])
-        file = BaseDataFile(path, FileRef(path.name, path.stat().st_size, 0))
+        file = BaseDataFile(LocalStorage(), path, FileRef(path.name, path.stat().st_size, 0))
         try:
             print([file.statistics(0, name) for name in file.name_by_id.values()])
         except CorruptionError:
@@ -569,7 +569,9 @@ def test_base_data_names_its_file(tmp_path, name):
             file = write(tmp_path, table, columns, "base-3.parquet")
     else:
         file = BaseDataFile(
-            file.path.rename(tmp_path / name), dataclasses.replace(file.ref, name=name)
+            LocalStorage(),
+            file.path.rename(tmp_path / name),
+            dataclasses.replace(file.ref, name=name),
         )
     if name == "base-2.parquet":
         with pytest.raises(CorruptionError, match=r"base-2.parquet: holds the file base-1.parquet"):
@@ -580,7 +582,7 @@ def test_base_data_names_its_file(tmp_path, name):
 
 def without_name(path, **options):
     stamps = dict(footer_stamps(path, **options))
-    del stamps[base_data.FILE_NAME_KEY]
+    del stamps[footer_format.FILE_NAME_KEY]
     return stamps
 
 
@@ -592,12 +594,12 @@ def test_text_that_is_not_utf8_is_damage(tmp_path, texts):
     path = tmp_path / "base.parquet"
     column = Column(0, "s", types.string, nullable=False)
     bad = pa.Array.from_buffers(pa.string(), len(texts), pa.array(texts).buffers())
-    with FileSystem().open_sink(path) as sink, BaseDataWriter(sink, [column]) as writer:
+    with LocalStorage().open_sink(path) as sink, BaseDataWriter(sink, [column]) as writer:
         writer.write(pa.table({"s": bad}))
         writer.close()
         ref = sink.finish()
     with pytest.raises(CorruptionError, match=r"base\.parquet: cannot read"):
-        read_all(BaseDataFile(path, ref))
+        read_all(BaseDataFile(LocalStorage(), path, ref))
 
 
 @pytest.mark.parametrize("kind", ["float", "double", "array(double)", "array(float)"])
@@ -621,14 +623,14 @@ def test_base_data_says_which_columns_have_nan(tmp_path, kind, at):
         schema=pa.schema(column.arrow_field for column in columns),
     )
     path = tmp_path / "base.parquet"
-    with FileSystem().open_sink(path) as sink, BaseDataWriter(sink, columns, 32) as writer:
+    with LocalStorage().open_sink(path) as sink, BaseDataWriter(sink, columns, 32) as writer:
         for start in range(0, 100, 32):
             writer.write(rows.slice(start, 32))
         writer.close()
         ref = sink.finish()
     expected = b"" if at is None else b"7"
     assert pq.read_metadata(path).metadata[b"kudulite.nan_columns"] == expected
-    file = BaseDataFile(path, ref)
+    file = BaseDataFile(LocalStorage(), path, ref)
     assert [name for name in rows.column_names if file.may_have_nan(name)] == ["x"][: len(expected)]
 
 
@@ -637,11 +639,11 @@ def test_only_files_with_floats_say_which_columns_have_nan(tmp_path):
     column = Column(3, "k", types.int32, nullable=False)
     rows = pa.table({"k": pa.array([1], pa.int32())})
     file = write(tmp_path, rows, [column])
-    assert base_data.NAN_COLUMNS_KEY not in pq.read_metadata(file.path).metadata
+    assert footer_format.NAN_COLUMNS_KEY not in pq.read_metadata(file.path).metadata
     assert not file.may_have_nan("k")
     for number, stored in enumerate(("4", "x", "3,,-", b"\xff")):
         with pytest.MonkeyPatch.context() as patch:
-            stamps = {base_data.NAN_COLUMNS_KEY: stored}
+            stamps = {footer_format.NAN_COLUMNS_KEY: stored}
             patch.setattr(
                 base_data, "footer_stamps", lambda *a, s=stamps, **o: s | footer_stamps(*a, **o)
             )

@@ -11,12 +11,20 @@ import pyarrow as pa
 import pytest
 
 from kudulite.basefile import block_cache
-from kudulite.basefile.block_cache import BlockCache, block_cache_bytes, compacted, plain
+from kudulite.basefile.block_cache import (
+    BlockCache,
+    VerifiedParts,
+    block_cache_bytes,
+    compacted,
+    plain,
+)
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.storage import FileRef
 
 
 def test_the_least_recently_used_value_leaves_first():
     """A get makes a value young; the capacity is never passed."""
-    cache = BlockCache(400)
+    cache = BlockCache(LocalStorage(), 400)
     for key in "abcd":
         cache.put(key, key.upper(), 100)
     assert cache.get("a") == "A"
@@ -29,7 +37,7 @@ def test_the_least_recently_used_value_leaves_first():
 
 def test_a_value_above_a_quarter_of_the_capacity_is_not_kept():
     """It is handed out by get_or_load, and an older value of that key is gone."""
-    cache = BlockCache(400)
+    cache = BlockCache(LocalStorage(), 400)
     cache.put("a", "old", 10)
     cache.put("a", "big", 101)
     assert cache.get("a") is None
@@ -41,7 +49,7 @@ def test_a_value_above_a_quarter_of_the_capacity_is_not_kept():
 
 def test_an_operation_leaves_what_it_has_used_itself():
     """Values of earlier operations make room; an operation larger than the cache finds a part."""
-    cache = BlockCache(1000)
+    cache = BlockCache(LocalStorage(), 1000)
     for key in "abcd":
         cache.put(key, key, 100)
     found = []
@@ -60,14 +68,14 @@ def test_an_operation_leaves_what_it_has_used_itself():
 
 
 def test_a_cache_of_no_capacity_keeps_nothing_that_has_a_size():
-    cache = BlockCache(0)
+    cache = BlockCache(LocalStorage(), 0)
     assert cache.get_or_load("a", lambda: (1, 1)) == 1
     assert cache.get("a") is None
 
 
 def test_get_or_load_loads_once_and_forgets_a_failed_load():
     """An error of the loader reaches the caller and the next call loads again."""
-    cache = BlockCache(1000)
+    cache = BlockCache(LocalStorage(), 1000)
     calls = []
 
     def load():
@@ -84,13 +92,13 @@ def test_get_or_load_loads_once_and_forgets_a_failed_load():
 
 
 def test_values_that_cannot_be_counted_are_refused():
-    cache = BlockCache(10)
+    cache = BlockCache(LocalStorage(), 10)
     with pytest.raises(ValueError, match="None"):
         cache.put("k", None, 1)
     with pytest.raises(ValueError, match="-1"):
         cache.put("k", 1, -1)
     with pytest.raises(ValueError, match="negative"):
-        BlockCache(-1)
+        BlockCache(LocalStorage(), -1)
 
 
 def as_tuple(key: object) -> tuple:
@@ -102,7 +110,7 @@ def as_tuple(key: object) -> tuple:
 def test_random_operations_equal_a_list_model(seed):
     """The model is a list in order of use."""
     rng = random.Random(seed)
-    cache, model = BlockCache(1000), []
+    cache, model = BlockCache(LocalStorage(), 1000), []
     for step in range(2000):
         path = f"f{rng.randrange(10)}"
         key = rng.choice([path, (path, rng.randrange(3)), rng.randrange(10)])
@@ -136,7 +144,7 @@ def test_random_operations_equal_a_list_model(seed):
 
 def test_threads_share_one_cache():
     """Every thread sees the right value of each key, and the size stays under the capacity."""
-    cache, errors = BlockCache(2000), []
+    cache, errors = BlockCache(LocalStorage(), 2000), []
 
     def work(seed):
         rng = random.Random(seed)
@@ -157,7 +165,7 @@ def test_threads_share_one_cache():
 
 
 def test_clear_empties_and_keeps_the_counters():
-    cache = BlockCache(100)
+    cache = BlockCache(LocalStorage(), 100)
     cache.put("a", 1, 10)
     cache.get("a")
     cache.clear()
@@ -166,7 +174,7 @@ def test_clear_empties_and_keeps_the_counters():
 
 def test_a_forked_child_begins_with_an_empty_cache():
     """Whatever the threads of its parent were doing: nobody gives a lock of theirs back."""
-    cache = BlockCache(400)
+    cache = BlockCache(LocalStorage(), 400)
     cache.put("a", "A", 10)
     with cache._lock:  # as of another thread
         child = os.fork()
@@ -231,3 +239,43 @@ def test_the_capacity_follows_the_limit_of_a_container(
     usual = block_cache_bytes()
     (tmp_path / "limit").write_text(limit)
     assert block_cache_bytes() == (usual if expected is None else expected)
+
+
+# -- verified parts
+
+
+REF = FileRef("f", 10, 7)
+
+
+def test_verified_parts_are_those_of_one_file():
+    """Another path, length or checksum is another file."""
+    verified = VerifiedParts()
+    verified.add("a/f", REF)
+    assert verified.has("a/f", REF)
+    for path, ref in (
+        ("b/f", REF),
+        ("a/f", FileRef("f", 11, 7)),
+        ("a/f", FileRef("f", 10, 8)),
+    ):
+        assert not verified.has(path, ref)
+
+
+def test_verified_parts_equal_a_set():
+    """All of the parts that are asked for must have been added, in one call or in several."""
+    rng, verified, model = random.Random(1), VerifiedParts(), set()
+    for _ in range(300):
+        parts = {rng.randrange(60) for _ in range(rng.randrange(1, 4))}
+        bits = sum(1 << part for part in parts)
+        assert verified.has("f", REF, bits) == (parts <= model)
+        if rng.random() < 0.2:
+            verified.add("f", REF, bits)
+            model |= parts
+
+
+def test_the_memory_of_verified_parts_is_bounded(monkeypatch):
+    """With too many files, all are verified anew."""
+    monkeypatch.setattr(block_cache, "_VERIFIED_FILES_MAX", 3)
+    verified = VerifiedParts()
+    for path in "abcd":
+        verified.add(path, REF)
+    assert [path for path in "abcd" if verified.has(path, REF)] == ["d"]

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from kudulite.basefile.bloom import BloomFilter, build_bloom, write_bloom
-from kudulite.errors import CorruptionError, FormatVersionError, StorageError
+from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.model.key_array import KeyArray
-from kudulite.storage.file_system import FileRef, FileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.storage import read_verified
 
 WIDTHS = [1, 4, 8, 12, None]
 
@@ -26,9 +27,15 @@ def keys_of(width, count, seed):
 
 def write(folder, keys):
     path = folder / "bloom.bin"
-    with FileSystem().open_sink(path) as sink:
+    with LocalStorage().open_sink(path) as sink:
         write_bloom(sink, keys)
         return path, sink.finish()
+
+
+def written(folder, keys):
+    """The filter of a file that was written and read."""
+    path, ref = write(folder, keys)
+    return BloomFilter(path, read_verified(LocalStorage(), path, ref))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -36,7 +43,7 @@ def write(folder, keys):
 def test_no_key_of_the_filter_is_denied(tmp_path, width, count):
     """Neither by the whole-array probe nor by the single one; and the two agree on strangers."""
     keys, strangers = keys_of(width, count, 1), keys_of(width, 300, 2)
-    bloom = BloomFilter(*write(tmp_path, keys))
+    bloom = written(tmp_path, keys)
     assert bloom.key_count == len(keys)
     assert bloom.may_contain(keys).all()
     assert all(bloom.may_contain_one(key, width) for key in list(keys)[:200])
@@ -66,26 +73,26 @@ def test_the_bytes_of_the_format_are_those_in_its_docstring():
     )
 
 
-def test_a_missing_file_is_a_storage_error(tmp_path):
-    bloom = BloomFilter(tmp_path / "gone.bin", FileRef("gone.bin", 64, 0))
-    with pytest.raises(StorageError, match=r"gone\.bin: it does not exist"):
-        bloom.may_contain_one(b"k")
-
-
-def test_every_truncation_and_flipped_bit_is_corruption(tmp_path):
-    """Against the reference, and also where only the content is there to check itself."""
-    path, ref = write(tmp_path, keys_of(4, 100, 1))
-    whole = path.read_bytes()
+def test_every_truncation_and_flipped_bit_is_corruption():
+    """The content checks itself; readers compare it with the reference before that."""
+    whole = build_bloom(keys_of(4, 100, 1))
     damaged = [whole[:length] for length in (0, 7, 31, 32, len(whole) - 1)]
     for position in range(len(whole)):
         damaged.append(bytearray(whole))
         damaged[-1][position] ^= 1 << position % 8
     for content in damaged:
-        path.write_bytes(content)
-        with pytest.raises(CorruptionError, match=r"bloom\.bin"):
-            BloomFilter(path, ref).may_contain_one(b"k")
-        with pytest.raises(CorruptionError, match=r"bloom\.bin"):
-            BloomFilter(path, bytes(content))
+        with pytest.raises(CorruptionError, match=r"b\.bin"):
+            BloomFilter("b.bin", bytes(content))
+
+
+def test_blocks_that_a_reader_has_verified_are_not_read():
+    """A probe touches one cache line of a map; the header and the length are still checked."""
+    keys = keys_of(8, 3000, 1)
+    content = bytearray(build_bloom(keys))
+    content[-1] ^= 1
+    assert BloomFilter("b.bin", bytes(content), is_verified=True).key_count == len(keys)
+    with pytest.raises(CorruptionError, match=r"b\.bin: header CRC"):
+        BloomFilter("b.bin", b"%s\1%s" % (content[:20], content[21:]), is_verified=True)
 
 
 def test_a_newer_format_version_is_refused():
@@ -98,7 +105,7 @@ def test_a_newer_format_version_is_refused():
 
 def test_threads_share_one_filter(tmp_path):
     keys = keys_of(8, 50_000, 1)
-    bloom, answers = BloomFilter(*write(tmp_path, keys)), []
+    bloom, answers = written(tmp_path, keys), []
 
     def work():
         answers.append(bool(bloom.may_contain(keys).all()))

@@ -8,7 +8,7 @@ import pytest
 from kudulite.basefile.base_data import BaseDataFile, BaseDataWriter
 from kudulite.model import types
 from kudulite.model.schema import Column
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.local_storage import LocalStorage
 
 COLUMNS = [
     Column(1, "noise", types.int64),
@@ -37,7 +37,7 @@ def make_table(row_count: int) -> pa.Table:
 def test_what_compression_makes_no_smaller_is_stored_without_it(tmp_path, row_count, of_noise):
     """Where there are enough rows to see it, and nobody has asked for compression."""
     table, path = make_table(row_count), tmp_path / "base.parquet"
-    with FileSystem().open_sink(path) as sink:
+    with LocalStorage().open_sink(path) as sink:
         with BaseDataWriter(sink, COLUMNS) as writer:
             writer.write(table)
             writer.close()
@@ -45,7 +45,7 @@ def test_what_compression_makes_no_smaller_is_stored_without_it(tmp_path, row_co
     group = pq.read_metadata(path).row_group(0)
     codecs = [group.column(number).compression for number in range(7)]
     assert codecs == [of_noise, "ZSTD", of_noise, "ZSTD", "ZSTD", "ZSTD", "ZSTD"]
-    file = BaseDataFile(path, ref)
+    file = BaseDataFile(LocalStorage(), path, ref)
     assert file.read([0], table.column_names).equals(table)
     rows = file.read_rows(8_000, 8_500, table.column_names)
     assert pa.table(rows, names=table.column_names).equals(table.slice(8_000, 500))

@@ -14,7 +14,8 @@ from kudulite.basefile import key_index
 from kudulite.basefile.key_index import KeyIndex, write_key_index
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
 from kudulite.model.key_array import KeyArray
-from kudulite.storage.file_system import FileRef, FileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.storage import FileRef
 
 WIDTHS = [2, 8, 12, None]
 
@@ -42,7 +43,7 @@ def some_keys(width, count, seed):
 
 def write(folder, keys, width, name="key.arrow"):
     path = folder / name
-    with FileSystem().open_sink(path) as sink:
+    with LocalStorage().open_sink(path) as sink:
         write_key_index(sink, KeyArray.from_bytes(keys, width))
         return path, sink.finish()
 
@@ -55,13 +56,13 @@ def test_an_index_is_its_list_of_keys(tmp_path, width, count):
     strangers = [key for key in some_keys(width, 300, 2) if key not in set(keys)]
     file = write(tmp_path, keys, width)
     rowid_of = {key: rowid for rowid, key in enumerate(keys)}
-    rng, used = random.Random(3), KeyIndex(*file)
+    rng, used = random.Random(3), KeyIndex(LocalStorage(), *file)
     assert (used.row_count, used.width) == (count, width)
     if count:
         header = used._opened.header
         assert (header.first_keys[0], header.last_key) == (keys[0], keys[-1])
     for _ in range(60):
-        for index in (used, KeyIndex(*file)):
+        for index in (used, KeyIndex(LocalStorage(), *file)):
             probes = rng.sample(keys + strangers, rng.randrange(1, rng.choice([4, count + 4])))
             if rng.random() < 0.5:
                 probes.sort()
@@ -83,16 +84,16 @@ def test_an_index_is_its_list_of_keys(tmp_path, width, count):
 def test_batches_are_all_keys_in_every_state_of_loading(tmp_path, width):
     """Nothing loaded, one batch, all of them; reading by batches keeps nothing."""
     keys = some_keys(width, 200, 4)
-    index = KeyIndex(*write(tmp_path, keys, width))
+    index = KeyIndex(LocalStorage(), *write(tmp_path, keys, width))
     for load in (lambda: None, lambda: index.find_one(keys[70]), lambda: index.slice(0, 200)):
         load()
-        held = index.nbytes
+        held = [index._opened.loaded.has(batch) for batch in range(4)]
         found = list(index.batches())
         assert [key for batch in found for key in batch] == keys
         assert [len(batch) for batch in found] == [64, 64, 64, 8]
-        assert index.nbytes == held
-    assert held > 0
-    assert not list(KeyIndex(*write(tmp_path, [], width, "empty.arrow")).batches())
+        assert [index._opened.loaded.has(batch) for batch in range(4)] == held
+    assert all(held)
+    assert not list(KeyIndex(LocalStorage(), *write(tmp_path, [], width, "empty.arrow")).batches())
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -101,35 +102,67 @@ def test_locate_takes_any_bytes_as_a_bound(tmp_path, width):
     keys = some_keys(width, 500, 1)
     bounds = [b"", b"\x00", b"\xff" * 20, *keys[::40], *(key + b"\0" for key in keys[::40])]
     bounds += [key[:-1] for key in keys[::40]] + some_keys(None, 100, 2)
-    index = KeyIndex(*write(tmp_path, keys, width))
+    index = KeyIndex(LocalStorage(), *write(tmp_path, keys, width))
     for bound in bounds:
         assert index.locate(bound, "left") == bisect_left(keys, bound), bound
         assert index.locate(bound, "right") == bisect_right(keys, bound), bound
 
 
 def test_a_key_of_another_width_is_not_found(tmp_path):
-    index = KeyIndex(*write(tmp_path, [b"\0\0", b"\0\1"], 2))
+    index = KeyIndex(LocalStorage(), *write(tmp_path, [b"\0\0", b"\0\1"], 2))
     assert [index.find_one(key) for key in (b"", b"\0", b"\0\1", b"\0\1\0")] == [-1, -1, 1, -1]
 
 
-def test_few_probes_load_few_batches(tmp_path):
-    """And many load all, into one array; nothing is loaded to learn the bounds."""
-    keys = [rowid.to_bytes(8, "big") for rowid in range(6400)]
-    index = KeyIndex(*write(tmp_path, keys, 8))
-    assert (index._opened.header.last_key, index.nbytes) == (keys[-1], 0)
-    assert index.find_loaded(keys[70]) is None
-    assert index.nbytes == 0
+@pytest.mark.parametrize("step", [1, 1 << 30], ids=["narrow", "wide"])
+def test_only_the_batches_of_probes_are_loaded(tmp_path, monkeypatch, step):
+    """Each once; nothing is loaded to learn the bounds, or to be sure that a key is loaded."""
+    keys = [(number * step).to_bytes(8, "big") for number in range(6400)]
+    read, real = [], KeyIndex._read_batch
+
+    def counted(index, opened, batch):
+        read.append(batch)
+        return real(index, opened, batch)
+
+    monkeypatch.setattr(KeyIndex, "_read_batch", counted)
+    index = KeyIndex(LocalStorage(), *write(tmp_path, keys, 8))
+    assert (index._opened.header.last_key, index.find_loaded(keys[70])) == (keys[-1], None)
+    assert read == []
     index.find_one(keys[70])
-    assert index.nbytes == 64 * 8
     assert (index.find_loaded(keys[71]), index.find_loaded(keys[5000])) == (71, None)
     index.find(KeyArray.from_bytes([keys[70], keys[5000]], 8))
-    assert index.nbytes == 2 * 64 * 8
+    index.keys(np.array([5001, 71]))
+    assert read == [1, 78]
+    assert not index.is_whole
     index.find(KeyArray.from_bytes(keys, 8))
-    assert index.nbytes == 6400 * 8
+    assert sorted(read) == list(range(100))
+    assert index.is_whole
+
+
+def test_integers_in_a_small_span_take_four_bytes(tmp_path):
+    """Probes below, between, behind and far from the keys are not found."""
+    for first, step in ((0, 1), (1 << 63, 3), ((1 << 64) - 700, 2), (5, (1 << 32) // 320)):
+        numbers = [first + step * number for number in range(320)]
+        keys = [number.to_bytes(8, "big") for number in numbers]
+        file = write(tmp_path, keys, 8, f"{first}.arrow")
+        near = {*numbers, *(number + 1 for number in numbers), numbers[0] - 1}
+        far = {0, numbers[0] + (1 << 32), numbers[-1] - (1 << 32), (1 << 64) - 1}
+        probes = sorted(n for n in near | far if 0 <= n < 1 << 64)
+        expected = [numbers.index(n) if n in numbers else -1 for n in probes]
+        array = KeyArray.from_bytes([n.to_bytes(8, "big") for n in probes], 8)
+        for index in (KeyIndex(LocalStorage(), *file), KeyIndex(LocalStorage(), *file)):
+            found = index.find(array).tolist()
+            assert found == index.find(array).tolist() == expected
+            assert [index.find_one(key) for key in array] == expected
+            assert list(index.slice(3, 200)) == keys[3:200]
+            assert index.nbytes == 4 * 320
+            for key in array:
+                for bound in (key, key[:7], key + b"x"):
+                    assert index.locate(bound, "left") == bisect_left(keys, bound)
+                    assert index.locate(bound, "right") == bisect_right(keys, bound)
 
 
 def test_a_rowid_that_is_not_there_is_an_index_error(tmp_path):
-    index = KeyIndex(*write(tmp_path, [b"a", b"b"], None))
+    index = KeyIndex(LocalStorage(), *write(tmp_path, [b"a", b"b"], None))
     for rowid in (-1, 2):
         with pytest.raises(IndexError, match=r"key\.arrow"):
             index.keys(np.array([0, rowid]))
@@ -143,7 +176,9 @@ def test_keys_that_do_not_ascend_strictly_are_never_written(tmp_path, keys):
 
 def test_a_missing_file_is_a_storage_error(tmp_path):
     with pytest.raises(StorageError, match=r"gone\.arrow: it does not exist"):
-        KeyIndex(tmp_path / "gone.arrow", FileRef("gone.arrow", 64, 0)).find_one(b"k")
+        KeyIndex(LocalStorage(), tmp_path / "gone.arrow", FileRef("gone.arrow", 64, 0)).find_one(
+            b"k"
+        )
 
 
 def test_every_truncation_and_flipped_bit_is_corruption(tmp_path):
@@ -156,7 +191,7 @@ def test_every_truncation_and_flipped_bit_is_corruption(tmp_path):
     for content in damaged:
         path.write_bytes(content)
         with pytest.raises(CorruptionError, match=r"key\.arrow"):
-            KeyIndex(path, ref).find_one(b"k")
+            KeyIndex(LocalStorage(), path, ref).find_one(b"k")
 
 
 def rewritten(folder, *, column=None, **changes):
@@ -168,10 +203,10 @@ def rewritten(folder, *, column=None, **changes):
     schema = schema.with_metadata({key_index.METADATA_KEY: json.dumps(header)})
     path = folder / "key.arrow"
     path.unlink(missing_ok=True)
-    with FileSystem().open_sink(path) as sink:
+    with LocalStorage().open_sink(path) as sink:
         with pa.ipc.new_file(pa.PythonFile(sink, "w"), schema) as writer:
             writer.write_batch(pa.record_batch([column], schema=schema))
-        return KeyIndex(path, sink.finish())
+        return KeyIndex(LocalStorage(), path, sink.finish())
 
 
 @pytest.mark.parametrize(
@@ -206,12 +241,12 @@ def test_a_newer_format_version_is_refused(tmp_path):
 
 def test_an_arrow_file_of_somebody_else_is_refused(tmp_path):
     path = tmp_path / "other.arrow"
-    with FileSystem().open_sink(path) as sink:
+    with LocalStorage().open_sink(path) as sink:
         with pa.ipc.new_file(pa.PythonFile(sink, "w"), pa.schema([("x", pa.int8())])):
             pass
         ref = sink.finish()
     with pytest.raises(CorruptionError, match=r"other\.arrow: an Arrow file, but not a key index"):
-        KeyIndex(path, ref).find_one(b"k")
+        KeyIndex(LocalStorage(), path, ref).find_one(b"k")
 
 
 def test_a_column_whose_name_is_not_utf_8_is_corruption(tmp_path):
@@ -220,7 +255,9 @@ def test_a_column_whose_name_is_not_utf_8_is_corruption(tmp_path):
     content = path.read_bytes().replace(b"key\0", b"\xebey\0")
     path.write_bytes(content)
     with pytest.raises(CorruptionError, match=r"key\.arrow: an Arrow file, but not a key index"):
-        KeyIndex(path, FileRef(path.name, len(content), zlib.crc32(content))).find_one(b"a")
+        KeyIndex(
+            LocalStorage(), path, FileRef(path.name, len(content), zlib.crc32(content))
+        ).find_one(b"a")
 
 
 def test_threads_share_one_index_while_it_loads(tmp_path):
@@ -240,7 +277,7 @@ def test_threads_share_one_index_while_it_loads(tmp_path):
                 wrong.append((start, stop))
 
     for _ in range(5):
-        index = KeyIndex(*file)
+        index = KeyIndex(LocalStorage(), *file)
         threads = [threading.Thread(target=work, args=(index, seed)) for seed in range(4)]
         for thread in threads:
             thread.start()
@@ -252,7 +289,7 @@ def test_threads_share_one_index_while_it_loads(tmp_path):
 def test_the_first_key_of_a_batch_is_known_without_its_batch(tmp_path, monkeypatch):
     """Plans ask for the first keys of all row groups: that must not load the whole index."""
     keys = some_keys(8, 300, 1)
-    index = KeyIndex(*write(tmp_path, keys, 8))
+    index = KeyIndex(LocalStorage(), *write(tmp_path, keys, 8))
     monkeypatch.setattr(KeyIndex, "_read_batch", None)
     for start in range(0, 300, 64):
         assert index.slice(start, start + 1)[0] == keys[start]

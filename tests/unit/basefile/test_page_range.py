@@ -10,12 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kudulite.basefile.base_data import CUT_ROWS_MAX, ROW_GROUP_ROWS, BaseDataFile, footer_bounds
+from kudulite.basefile.base_data import CUT_ROWS_MAX, ROW_GROUP_ROWS, BaseDataFile
+from kudulite.basefile.block_cache import VerifiedParts
+from kudulite.basefile.footer import footer_bounds
 from kudulite.basefile.page_range import PAGE_ROWS, PageDirectory, PageIndexError
 from kudulite.errors import CorruptionError
 from kudulite.model import types
 from kudulite.model.schema import Column, encodings_of
-from kudulite.storage.file_system import FileRef
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.storage import FileRef
 from tests.support.machines.file_mutations import checked_footer
 from tests.support.tables.core_tables import group_rows_of
 from tests.unit.basefile.test_base_data import (
@@ -115,6 +118,96 @@ def test_pages_of_columns_may_begin_at_different_rows(tmp_path):
         assert_range(file, columns, start, stop)
 
 
+@pytest.fixture
+def decoded(monkeypatch):
+    """The rows of each decoded page range or row group, and whether checksums were verified."""
+    found, reader = [], pq.ParquetFile
+
+    def noted(*args, **options):
+        opened = reader(*args, **options)
+        if "page_checksum_verification" in options:  # otherwise a footer is read
+            found.append((opened.metadata.num_rows, options["page_checksum_verification"]))
+        return opened
+
+    monkeypatch.setattr(pq, "ParquetFile", noted)
+    return found
+
+
+@pytest.mark.parametrize("use_threads", [False, True])
+def test_rows_of_a_row_group_are_read_by_their_pages(tmp_path, decoded, use_threads):
+    """In any order and repeated, where columns have different pages, and where most are needed."""
+    columns, table = wide_table()
+    file, rng = write(tmp_path, table, columns), np.random.default_rng(3)
+    names, count = [column.name for column in columns], ROW_GROUP_ROWS
+    for at in (
+        np.array([5]),
+        np.array([9000, 5, 9001, 5, 8191]),
+        np.array([count - 1, 0, 60_000]),
+        rng.integers(0, count // 2, 40),
+        rng.integers(0, count, 2000),
+    ):
+        read = file.read_some(0, names, at, use_threads)
+        assert [a.type for a in read] == [field.type for field in table.schema]
+        expected = table.slice(0, count).take(pa.array(at))
+        assert pa.table(read, schema=table.schema).equals(expected.combine_chunks())
+    decoded.clear()
+    file.read_some(0, ["id", "few"], np.array([3 * PAGE_ROWS, 5, 3 * PAGE_ROWS + 1]))
+    file.read_some(0, ["id", "few"], np.arange(0, count, PAGE_ROWS))
+    assert [rows for rows, _ in decoded] == [2 * PAGE_ROWS, table.num_rows]
+
+
+def test_pages_behind_a_full_dictionary_are_cut_without_it(tmp_path):
+    """Parquet would decode it, although the pages have plain values."""
+    column = Column(0, "c", types.string, nullable=False, encoding="dict", compression="none")
+    texts = pa.array([f"{number:06}" * 12 for number in range(ROW_GROUP_ROWS)])
+    file = write(tmp_path, pa.table([texts], schema=pa.schema([column.arrow_field])), [column])
+    directory, lengths = directory_of(file), []
+    for start in (0, ROW_GROUP_ROWS - PAGE_ROWS):
+        pages = directory.covering(0, 0, start, start + 10)
+        lengths.append(len(directory.cut([pages], 10)))
+        assert file.read_rows(start, start + 10, ["c"])[0].equals(texts.slice(start, 10))
+    dictionary = pages.chunk.data_start - pages.chunk.start
+    assert lengths[0] > dictionary > 1 << 20 > lengths[1]
+
+
+def test_checksums_of_pages_are_verified_once(tmp_path, decoded):
+    """By all readers that share a memory, however many rows a read decodes; not those beside it."""
+    columns, table = wide_table()
+    written, names = write(tmp_path, table, columns), ["id", "few"]
+    verified = VerifiedParts()
+
+    def reads(read):
+        """Read from a file that is opened anew; return whether checksums were verified."""
+        decoded.clear()
+        read(BaseDataFile(LocalStorage(), written.path, written.ref, verified))
+        return [is_verified for _, is_verified in decoded[-1:]]
+
+    def page(number, columns=("id", "few")):
+        start = number * PAGE_ROWS + 7
+        return reads(lambda file: file.read_rows(start, start + 1, columns))
+
+    assert page(3) == [True]
+    assert page(3) == page(3, ["few"]) == [False]
+    assert page(4) == page(3, ["id", "text"]) == page(17) == [True]
+    assert reads(lambda f: f.read_some(0, names, np.array([5, 4 * PAGE_ROWS]))) == [True]
+    assert page(0) == [False]
+    assert page(1) == page(2) == [True]
+    assert reads(lambda file: file.read([0], names)) == [True]
+    assert reads(lambda file: file.read([0], ["few"])) == page(9) == [False]
+    assert reads(lambda file: file.read([0, 1], names)) == page(9, ["text"]) == [True]
+
+
+def test_a_page_that_was_read_in_part_is_not_verified_as_a_whole(tmp_path, decoded):
+    """The pages of text end within the rows that a part stands for."""
+    columns, table = wide_table()
+    file = write(tmp_path, table, columns)
+    first_rows = directory_of(file).covering(0, 1, 0, 1).pages.first_rows
+    assert first_rows[1] < PAGE_ROWS < first_rows[2]
+    for row in (first_rows[1], first_rows[1] - 1, 2 * PAGE_ROWS, first_rows[2] - 1):
+        file.read_rows(row, row + 1, ["text"])
+    assert [is_verified for _, is_verified in decoded] == [True] * 4
+
+
 def directory_of(file):
     """The page directory of a file, parsed anew."""
     data = file.path.read_bytes()
@@ -150,7 +243,7 @@ def test_a_value_that_has_changed_on_disk_is_damage(tmp_path, is_short):
             changed = bytearray(content)
             changed[at] ^= 0x40
             file.path.write_bytes(changed)
-            damaged = BaseDataFile(file.path, file.ref)
+            damaged = BaseDataFile(LocalStorage(), file.path, file.ref)
             with pytest.raises(CorruptionError, match="CRC checksum verification failed"):
                 if is_short:
                     damaged.read_rows(number, number + 1, ["c"])
@@ -188,7 +281,9 @@ def test_a_damaged_index_is_corruption_or_gives_the_rows(tmp_path):
                 damaged[at] ^= 1 << bit
                 file.path.write_bytes(damaged)
                 try:
-                    values = BaseDataFile(file.path, file.ref).read_rows(5, 7, names)
+                    values = BaseDataFile(LocalStorage(), file.path, file.ref).read_rows(
+                        5, 7, names
+                    )
                 except CorruptionError as error:
                     refused += 1
                     assert str(file.path) in str(error)
@@ -215,7 +310,7 @@ def test_a_footer_of_any_bytes_is_an_error_or_a_directory(tmp_path):
                         directory.check_bounds(group, column, metadata.schema.column(column))
                         pages = directory.covering(group, column, 5, 7)
                         if pages is not None:
-                            assert pages.rows[0] <= 5 < 7 <= pages.rows[1]
+                            assert pages.rows[0][0] <= 5 < 7 <= pages.rows[0][1]
                 except (PageIndexError, OSError) as error:  # OSError: an index beyond the end
                     refused += 1
                     assert str(error)
@@ -228,6 +323,23 @@ def test_deep_nesting_ends_with_an_error(tmp_path):
     metadata = pq.read_metadata(file.path)
     with pytest.raises(PageIndexError, match="inside"):
         PageDirectory(b"\x1c" * 100_000, metadata, pa.BufferReader(b"").read_at)
+
+
+def test_a_footer_that_only_parquet_can_read_is_damage_to_short_reads(tmp_path):
+    """The type of the list of schema elements, sealed: Parquet does not look at it."""
+    file, _, _ = small_file(tmp_path)
+    content = file.path.read_bytes()
+    start, stop = footer_bounds(content, len(content))
+    head = b"\x15\x04\x19\x4c"  # 1, version 2; 2, a list of four structs
+    footer = content[start:stop]
+    assert footer.startswith(head)
+    changed = b"".join([content[:start], checked_footer(b"\x15\x04\x19\x48" + footer[4:]), b"PAR1"])
+    file.path.write_bytes(changed)
+    ref = FileRef(file.path.name, len(changed), zlib.crc32(changed))
+    damaged = BaseDataFile(LocalStorage(), file.path, ref)
+    assert damaged.row_count == 40
+    with pytest.raises(CorruptionError, match="a list of type 8, expected structs"):
+        damaged.read_rows(5, 7, ["id"])
 
 
 def test_a_column_chunk_that_a_footer_describes_twice_is_damage(tmp_path):
@@ -275,4 +387,4 @@ def test_bounds_of_another_length_are_damage(tmp_path, column_type, value, store
         file.path.write_bytes(changed)
         ref = FileRef(file.path.name, len(changed), zlib.crc32(changed))
         with pytest.raises(CorruptionError, match=rf"column c: bounds of \[{length}, "):
-            BaseDataFile(file.path, ref).statistics(0, "c")
+            BaseDataFile(LocalStorage(), file.path, ref).statistics(0, "c")

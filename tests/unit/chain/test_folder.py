@@ -9,6 +9,8 @@ from kudulite.chain import folder as folder_module
 from kudulite.chain import version_chain
 from kudulite.chain.folder import check_has_no_lost_table, path_of
 from kudulite.errors import CorruptionError, TableExistsError, UsageError
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.storage import Storage
 from tests.support.tables.core_tables import CoreTables
 
 
@@ -63,9 +65,9 @@ def test_a_creation_at_the_same_time_is_no_damage(
     for name in ("manifest", "tablet"):  # as the other has just begun
         (other.root / "t" / name).mkdir(parents=True)
 
-    def listed_versions(folder: Path) -> list[int]:
+    def listed_versions(storage: Storage, folder: Path) -> list[int]:
         monkeypatch.setattr(folder_module, "listed_versions", real)
-        found = real(folder)
+        found = real(storage, folder)
         table = other.create_table("t", {"id": [1]}, primary_key="id")
         if is_filled:
             table.insert([{"id": 1}])
@@ -86,9 +88,9 @@ def test_a_hint_of_a_deleted_table_is_none_of_the_next_one(
     for value in range(3):
         table.upsert([{"id": value}])
 
-    def hinted_version(folder: Path) -> int:
+    def hinted_version(storage: Storage, folder: Path) -> int:
         monkeypatch.setattr(version_chain, "hinted_version", real)
-        found = real(folder)
+        found = real(storage, folder)
         other.delete_table("t")
         other.create_table("t", {"id": [1]}, primary_key="id")
         return found
@@ -104,7 +106,7 @@ def test_a_creation_that_was_interrupted_is_no_damage(core: CoreTables):
     folder = client.root / "t"
     for path in (folder / "manifest").iterdir():
         path.unlink()
-    check_has_no_lost_table(folder)
+    check_has_no_lost_table(LocalStorage(), folder)
     assert client.list_tables() == []
     client.create_table("t", {"id": [1]}, primary_key="id").insert([{"id": 1}])
     assert client.list_tables() == ["t"]

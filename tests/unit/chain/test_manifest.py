@@ -9,15 +9,16 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.chain.manifest import Manifest
+from kudulite.chain.manifest import Manifest, Origin
 from kudulite.client.table import Table, store_of
 from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.storage.checked_json import encode_checked_json
 from kudulite.storage.names import version_name
+from kudulite.storage.table_lock import create_lock_file
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.superblock import Superblock
 from kudulite.upkeep.alter import forget_alterations
-from kudulite.wal.segment import WAL_BEGIN
+from kudulite.wal.segment import LOG_BEGIN
 from tests.support.tables.core_tables import CoreTables, altered, environment
 
 
@@ -72,6 +73,8 @@ def test_a_manifest_of_format_version_1_is_read(table):
 
     path = table.path / "manifest" / version_name(table.version)
     content = with_body(path.read_bytes(), as_version_1)
+    for folder in (table.path / "tablet").iterdir():
+        create_lock_file(folder / "lock")
     path.unlink()
     path.write_bytes(content)
     old = kudulite.open_table(table.path)
@@ -79,26 +82,29 @@ def test_a_manifest_of_format_version_1_is_read(table):
     assert old.tags == {} and old.versions() == []
     old.insert([{"k": 1}])
     old.flush()
-    assert newest(old)[1].version == Manifest.decode(content, "x").version + 1
-    assert b'"format_version":4' in newest(old)[1].encode()
+    assert newest(old)[1].version == Manifest.decode(content, "x").version + 2
+    assert [made.operation for made in old.versions()] == ["memory flush", "insert", "upgrade"]
+    assert newest(old)[1].format_version == 8
     assert old.check().problems == ()
 
 
-def test_only_a_table_that_uses_an_option_has_the_newest_format(table, monkeypatch):
-    """Software that knows format 4 opens all others, and says what to do with this one."""
+def test_every_version_has_the_newest_format(table, monkeypatch):
+    """Older software says what to do. A version that was read knows the format of its file."""
     _, manifest = newest(table)
-    assert b'"format_version":4' in manifest.encode()
-    for used in ({"owner": "ada"}, {"comment": "text"}):
+    for used in ({}, {"owner": "ada"}, {"comment": "text"}, {"format_version": 4}):
         content = replace(manifest, **used).encode()
-        assert content.startswith(b'{"format_version":5,')
+        assert content.startswith(b'{"format_version":8,')
         assert Manifest.decode(content, "x") == replace(manifest, **used)
-    monkeypatch.setattr("kudulite.chain.manifest.FORMAT_VERSION", 4)
-    with pytest.raises(FormatVersionError, match="x: table of format version 5, known: 1 to 4; up"):
+    old = with_body(content, lambda body: body.update(format_version=5))
+    assert Manifest.decode(old, "x").format_version == 5
+    assert Manifest.decode(old, "x").successor(Origin("test", 1)).format_version == 8
+    monkeypatch.setattr("kudulite.chain.manifest.FORMAT_VERSION", 7)
+    with pytest.raises(FormatVersionError, match="x: table of format version 8, known: 1 to 7; up"):
         Manifest.decode(content, "x")
 
 
-def test_a_table_has_the_newest_format_while_the_columns_before_an_alteration_can_be_read(core):
-    """Once its moment is ancient, older software opens the table again."""
+def test_a_table_has_the_columns_before_an_alteration_while_they_can_be_read(core):
+    """Once its moment is ancient, they are gone."""
     client = core.client()
     columns = pa.schema([("k", pa.int64()), ("v", pa.int64())])
     table = client.create_table("t", columns, primary_key="k")
@@ -106,12 +112,12 @@ def test_a_table_has_the_newest_format_while_the_columns_before_an_alteration_ca
     altered(client, "t", lambda alterer: alterer.add_column("x", kudulite.int8))
     altered(client, "t", lambda alterer: alterer.alter_column("x").comment("no change to reads"))
     manifest = newest(table)[1]
-    assert manifest.encode().startswith(b'{"format_version":6,')
     assert Manifest.decode(manifest.encode(), "x") == manifest
     assert [change.added for change in manifest.schema_changes] == [(before.schema.next_column_id,)]
     altered(client, "t", lambda alterer: alterer.set_history_retention(0))
     assert forget_alterations(store_of(table)) == 0  # no range
-    assert newest(table)[1].encode().startswith(b'{"format_version":4,')
+    assert newest(table)[1].schema_changes == ()
+    assert b"schema_changes" not in newest(table)[1].encode()
     assert newest(table)[1].history_start >= manifest.schema_changes[0].until
 
 
@@ -154,8 +160,8 @@ def test_a_newer_manifest_is_refused(table):
     path = table.path / "manifest" / version_name(table.version)
     content = path.read_bytes()
     path.unlink()
-    path.write_bytes(with_body(content, lambda body: body.update(format_version=7)))
-    expected = rf"{path}: table of format version 7, known: 1 to 6; upgrade"
+    path.write_bytes(with_body(content, lambda body: body.update(format_version=9)))
+    expected = rf"{path}: table of format version 9, known: 1 to 8; upgrade"
     with pytest.raises(FormatVersionError, match=expected):
         newest(table)
     with pytest.raises(FormatVersionError, match=expected):
@@ -165,15 +171,15 @@ def test_a_newer_manifest_is_refused(table):
 
 def test_a_newer_superblock_is_refused():
     """Likewise."""
-    content = b'{"format_version":5,"tablet_id":"a","rowsets":[]}'
-    with pytest.raises(FormatVersionError, match="s.json: superblock of format version 5"):
+    content = b'{"format_version":6,"tablet_id":"a","rowsets":[]}'
+    with pytest.raises(FormatVersionError, match="s.json: superblock of format version 6"):
         Superblock.decode(content, "s.json")
 
 
 def test_a_superblock_of_format_version_1_is_read():
     """Version 1 had no log: it begins at its beginning."""
     content = b'{"format_version":1,"tablet_id":"a","rowsets":[]}'
-    assert Superblock.decode(content, "s.json") == Superblock("a", (), WAL_BEGIN)
+    assert Superblock.decode(content, "s.json") == Superblock("a", (), LOG_BEGIN)
 
 
 @pytest.mark.parametrize(

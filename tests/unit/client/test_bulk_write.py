@@ -8,11 +8,15 @@ import pyarrow as pa
 import pytest
 
 import kudulite
+from kudulite.chain.manifest import Manifest
 from kudulite.client import bulk_write
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, RowError, StorageError
 from kudulite.storage.names import write_of
+from kudulite.table.open_writes import OpenWrite
+from kudulite.upkeep import garbage_collection
 from kudulite.upkeep.garbage_collection import collect_garbage
+from kudulite.writes.commit import Commit
 from kudulite.writes.stager import Stager
 from tests.support.tables.core_tables import CoreTables, files_below, referenced_files, stored
 
@@ -36,14 +40,14 @@ def rows(*found: tuple) -> list[pa.RecordBatch]:
 
 
 def staging(table: Table) -> list:
-    """The files of staged writes: in their folders, and those in the tablets that nobody needs."""
+    """The records of writes, and their files in the tablets that nobody needs."""
     kept = referenced_files(table._store)
     in_tablets = [path for path in files_below(table.path / "tablet") if write_of(path.name)]
-    return [*(table.path / "staging").rglob("*"), *(p for p in in_tablets if p not in kept)]
+    return [*(table.path / "writes").rglob("*"), *(p for p in in_tablets if p not in kept)]
 
 
 def test_nothing_is_visible_before_the_commit_and_all_at_it(table):
-    """From one timestamp on; the staging folder goes."""
+    """From one timestamp on; the record goes."""
     write = table.new_bulk_write()
     parts = [write.stage(rows((0, 10), (3, 30)), 0), write.stage(rows((4, 40)), 1)]
     assert len(stored(table)) == 3
@@ -123,21 +127,44 @@ def test_an_aborted_write_leaves_nothing_and_cannot_go_on(table):
     assert staging(table) == []
 
 
-def test_a_task_that_ends_after_the_abort_removes_its_files(table, monkeypatch):
-    """The abort could not see them."""
+def test_an_abort_while_the_commit_has_the_locks_ends_it(table, monkeypatch):
+    """It is asked once more before it publishes; the abort cannot remove its files then."""
+    monkeypatch.setattr(garbage_collection, "_ABORT_SECONDS", 0.01)
+    before = files_below(table.path)
+    write = table.new_bulk_write()
+    part = write.stage(rows((0, 10)))
+    check = Commit._check_overwritten
+
+    def aborted(self: Commit, newest: Manifest) -> None:
+        check(self, newest)
+        write.abort()
+
+    monkeypatch.setattr(Commit, "_check_overwritten", aborted)
+    with pytest.raises(ConflictError, match="was aborted"):
+        write.commit([part])
+    assert stored(table) == [(0, 0), (1, 1), (2, 2)]
+    collect_garbage(table._store)
+    assert files_below(table.path) == before
+
+
+@pytest.mark.parametrize("error", [None, RowError("a row"), KeyboardInterrupt()], ids=repr)
+def test_a_task_that_ends_after_the_abort_removes_its_files(table, monkeypatch, error):
+    """The abort could not see them. The task of a job that failed is interrupted, or fails, too."""
     before = files_below(table.path)
     write = table.new_bulk_write()
     original = Stager.stage
 
     def aborted_at_the_end(*arguments):
         staged = original(*arguments)
-        monkeypatch.setattr(bulk_write, "collect_aborted_write", lambda *_: None)
+        monkeypatch.setattr(bulk_write, "collect_ended_writes", lambda *_: None)
         write.abort()
         monkeypatch.undo()
+        if error is not None:
+            raise error
         return staged
 
     monkeypatch.setattr(Stager, "stage", aborted_at_the_end)
-    with pytest.raises(ConflictError, match="was aborted"):
+    with pytest.raises(ConflictError if error is None else type(error)):
         write.stage(rows((0, 10), (9, 9)))
     assert files_below(table.path) == before
 
@@ -148,7 +175,7 @@ def test_two_commits_of_one_write_at_once_are_one(table, monkeypatch, key):
     write = table.new_bulk_write()
     part = write.stage(rows((key, 10)))
     with monkeypatch.context() as patch:
-        patch.setattr(bulk_write, "end_write", lambda *_: None)
+        patch.setattr(OpenWrite, "end", lambda _: None)
         write.commit([part])
     found, version = stored(table), table.version
     with pytest.raises(ConflictError, match="was committed already"):

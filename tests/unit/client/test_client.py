@@ -1,6 +1,9 @@
 """The directory of tables: create, list, rename, delete, and handles that outlive it."""
 
 import datetime
+import errno
+import os
+from functools import partial
 
 import pandas as pd
 import pyarrow as pa
@@ -13,8 +16,10 @@ from kudulite.errors import (
     KuduliteError,
     LockTimeoutError,
     OptionError,
+    StorageError,
     TableNotFoundError,
 )
+from kudulite.storage.table_lock import TableLock
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 
 SCHEMA = pa.schema([("v", pa.string()), ("k", pa.int32())])
@@ -38,6 +43,26 @@ def test_tables_are_listed_renamed_and_deleted(core: CoreTables):
     assert sorted(path.name for path in client.root.iterdir()) == ["b", "other"]
     with pytest.raises(TableNotFoundError, match="no table 'c' in .*; tables: b"):
         client.delete_table("c")
+
+
+@pytest.mark.parametrize("name", [b"not UTF-8 \xff", b"x" * 201])
+def test_a_folder_whose_name_no_table_can_have_is_no_table(core: CoreTables, name: bytes):
+    """It is not listed, and the others are."""
+    client = core.client()
+    client.create_table("t", SCHEMA, primary_key="k")
+    os.mkdir(os.path.join(os.fsencode(client.root), name))
+    assert client.list_tables() == ["t"]
+    client.latest_observed_timestamp()
+    with pytest.raises(TableNotFoundError, match="tables: t"):
+        client.table("u")
+
+
+def test_a_table_that_is_deleted_meanwhile_has_no_newest_moment(core: CoreTables, monkeypatch):
+    """It is left out of the newest moment of all tables."""
+    client = core.client()
+    client.create_table("t", SCHEMA, primary_key="k")
+    monkeypatch.setattr(Client, "list_tables", lambda self: ["deleted", "t"])
+    assert client.latest_observed_timestamp().year > 2000
 
 
 def test_key_columns_come_first(core: CoreTables):
@@ -80,12 +105,28 @@ def test_a_table_is_deleted_only_while_it_is_at_a_version(core: CoreTables):
     client.delete_table("t", if_version=2)
 
 
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_table_with_rows_after_a_version_is_not_deleted_at_it(core: CoreTables, soft: bool):
+    """Rows of a batch or a session, which make no version."""
+    client = core.client(small_write_rows_max=10)
+    delete = partial(client.soft_delete_table, reserve_seconds=60) if soft else client.delete_table
+    table = client.create_table("t", SCHEMA, primary_key="k")
+    table.insert([{"k": 1}])
+    with pytest.raises(ConflictError, match="rows were written to its log after it"):
+        delete("t", if_version=1)
+    assert stored(table) == [(1, None)]
+    table.flush()
+    delete("t", if_version=table.version)
+    client.create_table("t", SCHEMA, primary_key="k")
+    delete("t", if_version=1)
+    assert client.list_tables() == []
+
+
 def test_a_deletion_waits_for_commits(core: CoreTables):
-    """A tablet that is locked is in use."""
+    """A table that is locked is in use."""
     client = core.client(lock_timeout_seconds=0.02)
     table = client.create_table("t", SCHEMA, primary_key="k")
-    entry = table._store.newest().tablets[0]
-    with table._store.lock(entry.id) as lock:
+    with table._store.lock() as lock:
         lock.announce("commit of write 9")
         with pytest.raises(LockTimeoutError, match="held by commit of write 9"):
             client.delete_table("t")
@@ -178,6 +219,27 @@ def test_the_latest_timestamp_shows_what_was_written(core: CoreTables):
     core.client(clock=ahead).table("t").insert([{"k": 1}])
     moment = client.latest_observed_timestamp()
     assert moment.second == 25
+    assert table.scan(at=moment).count() == 1
+
+
+def test_the_latest_timestamp_shows_a_row_whose_time_was_not_noted(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch
+):
+    """The disk refused the safe timestamp, and the writer's clock is ahead: the log has it."""
+    clock = ManualClock()
+    client = core.client(clock=clock)
+    table = client.create_table("t", SCHEMA, primary_key="k")
+    ahead = core.client(clock=ManualClock(clock.microseconds + 5_000_000))
+    session = ahead.new_session()
+
+    def refused(_lock: TableLock, _timestamp: int) -> None:
+        raise StorageError(errno.EIO, "refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableLock, "advance_safe_timestamp", refused)
+        session.apply(ahead.table("t").new_insert({"k": 1}))
+        session.flush()
+    moment = client.latest_observed_timestamp()
     assert table.scan(at=moment).count() == 1
 
 

@@ -13,6 +13,7 @@ import kudulite
 from kudulite.basefile.block_cache import BlockCache
 from kudulite.client.client import Client
 from kudulite.client.table import Table
+from kudulite.storage.local_storage import LocalStorage
 from tests.support.tables.core_tables import CoreTables, environment
 
 MOMENT = datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.UTC)
@@ -159,7 +160,7 @@ def test_scattered_rows_are_those_of_a_scan_also_from_the_cache(core: CoreTables
 def test_row_groups_that_do_not_fit_into_the_cache_are_not_kept(core: CoreTables, cache_bytes: int):
     """Many keys at once, in all pages of several row groups, with changes; the rows are equal."""
     count = 300_000
-    cache = BlockCache(cache_bytes)
+    cache = BlockCache(LocalStorage(), cache_bytes)
     client = Client(core.root, replace(environment(), cache=cache))
     rows = pa.table(
         {

@@ -72,16 +72,20 @@ def changed_table(path) -> tuple[Table, dict[int, dict]]:
     client = kudulite.connect(path, background_maintenance=False)
     table = client.create_table("t", rows.schema, primary_key="id", hash_partitions=[(["id"], 2)])
     table.insert(rows)
+    table.flush()
     model = {row["id"]: row for row in rows.to_pylist()}
     upserted = [{"id": i, "price": -i, "note": f"u{i}"} for i in range(100, 200)]
     table.upsert(pa.Table.from_pylist(upserted, schema=rows.schema))
+    table.flush()
     model |= {row["id"]: row for row in upserted}
     updated = [{"id": i, "price": None if i % 3 else i * 2.0} for i in range(150, 500, 7)]
     schema = pa.schema([rows.schema.field("id"), rows.schema.field("price")])
     table.update(pa.Table.from_pylist(updated, schema=schema))
     for row in updated:
         model[row["id"]] = model[row["id"]] | row
+    table.flush()
     table.delete(pa.table({"id": range(0, 1000, 9)}))
+    table.flush()
     return table, {i: row for i, row in model.items() if i % 9}
 
 

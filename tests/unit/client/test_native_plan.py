@@ -7,6 +7,7 @@ import kudulite
 from kudulite import NativeLimits, NativePlan
 from kudulite.errors import ColumnNotFoundError, ConflictError, TimestampError
 from kudulite.rowset.disk_rowset import BaseColumns
+from kudulite.table.environment import default_environment
 from tests.support.tables.readings import native_readings, rows_of_plan
 from tests.support.tables.typed_tables import TypedTable, random_table
 from tests.support.tiers import tiered
@@ -114,11 +115,13 @@ def test_tokens_narrow(tmp_path):
 def test_a_token_of_another_table_is_refused(tmp_path):
     """A table that was created again, and files that are gone, ask for a new plan."""
     made = random_table(tmp_path / "t", 7)
+    made.table.compact()
     limits = NativeLimits(excluded_rows_max=0, handed_bytes_max=0, memory_rows_max=0)
     (token, *_) = made.table.native_plan(limits=limits, is_readable=lambda file: False).tokens
     made.overwrite()
     for file in made.table.path.glob("tablet/*/rowset/*/base-*"):
         file.unlink()
+    default_environment.cache_clear()  # of a process that has not opened the files yet
     again = kudulite.RowSetToken.from_bytes(token.to_bytes())
     with pytest.raises(ConflictError, match="read the table again"):
         list(again.open())
@@ -132,6 +135,7 @@ def test_rows_whose_cells_were_all_set_are_read_without_base_data(tmp_path, monk
     changed = rows.slice(1000, 1000).set_column(1, "a", rows["a"].slice(0, 1000))
     write = table.new_bulk_write("upsert")
     write.commit([write.stage(changed.to_batches())])
+    table.flush()
     limits = NativeLimits(handed_bytes_max=0)
 
     def read(plan: NativePlan) -> pa.Table:

@@ -190,7 +190,9 @@ def big_table(path) -> Table:
     client = kudulite.connect(path)
     table = client.create_table("t", rows.schema, primary_key="id", hash_partitions=[(["id"], 2)])
     table.insert(rows)
+    table.flush()
     table.upsert(rows.slice(100, 100))
+    table.flush()
     return table
 
 

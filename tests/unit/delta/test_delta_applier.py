@@ -20,7 +20,8 @@ from kudulite.delta.delta_file import (
     DeltaRows,
     create_delta_file,
 )
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.new_files import NewFiles
 
 COLUMNS = {1: pa.int64(), 2: pa.string(), 3: pa.bool_(), 4: pa.decimal128(9, 2)}
 VALUES = {
@@ -94,11 +95,11 @@ def write(folder: Path, changes: list[Change], has_timestamps: bool, count: int)
     stamps = np.array([change.timestamp for change in ordered]) if has_timestamps else None
     rowids = np.array([change.rowid for change in ordered], np.int64)
     rows = DeltaRows(rowids, np.array(ops, np.uint8), columns, stamps)
-    meta = create_delta_file(FileSystem(), folder, "redo", rows)
+    meta = create_delta_file(NewFiles(LocalStorage()), folder, "redo", rows)
     if not has_timestamps:
         meta = meta.stamped(changes[0].timestamp)
     assert type(meta).from_json(meta.to_json()) == meta
-    return DeltaFile(folder / meta.ref.name, meta, count)
+    return DeltaFile(LocalStorage(), folder / meta.ref.name, meta, count)
 
 
 def expected(history: History, snapshot: int) -> tuple[dict[int, list], set[int]]:

@@ -22,8 +22,10 @@ from kudulite.delta.delta_file import (
     slice_rows,
 )
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
-from kudulite.storage.file_system import FileRef, FileSystem
-from tests.support.doubles.killing_file_system import FailingFileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.new_files import NewFiles
+from kudulite.storage.storage import FileRef
+from tests.support.doubles.killing_storage import FailingStorage
 
 ROWS = DeltaRows(
     rowids=np.array([1, 4, 9]),
@@ -43,7 +45,7 @@ def path(tmp_path: Path) -> Path:
 
 def written(path: Path, rows: DeltaRows = ROWS) -> DeltaFileMeta:
     """Write rows and return the stamped entry."""
-    meta = create_delta_file(FileSystem(), path.parent, "redo", rows).stamped(5)
+    meta = create_delta_file(NewFiles(LocalStorage()), path.parent, "redo", rows).stamped(5)
     (path.parent / meta.ref.name).rename(path)
     return meta
 
@@ -59,7 +61,7 @@ def test_the_entry_counts_what_is_in_the_file(path: Path):
 
 def test_columns_are_read_as_written(path: Path):
     """With which rows set them; a column that the file does not set is None."""
-    file = DeltaFile(path, written(path), 10)
+    file = DeltaFile(LocalStorage(), path, written(path), 10)
     assert file.rowids.tolist() == [1, 4, 9]
     assert file.ops.tolist() == ROWS.ops.tolist()
     assert file.timestamps() is None
@@ -75,14 +77,14 @@ def test_columns_are_read_as_written(path: Path):
 
 def test_a_row_id_outside_the_rowset_is_corruption(path: Path):
     """The message names the file, what was found, and the bound."""
-    file = DeltaFile(path, written(path), 9)
+    file = DeltaFile(LocalStorage(), path, written(path), 9)
     with pytest.raises(CorruptionError, match=r"redo-1.arrow: 3 rows up to row id 9, .*below.* 9"):
         _ = file.rowids
 
 
 def test_a_wrong_row_count_is_corruption(path: Path):
     """The superblock's count is compared with the file's."""
-    file = DeltaFile(path, replace(written(path), row_count=4), 10)
+    file = DeltaFile(LocalStorage(), path, replace(written(path), row_count=4), 10)
     with pytest.raises(CorruptionError, match=r"redo-1.arrow: 3 rows .* expected 4 rows"):
         _ = file.rowids
 
@@ -96,13 +98,13 @@ def test_one_timestamp_for_all_rows_is_kept_once(tmp_path: Path, rowids, timesta
     ops = np.array([OP_UPDATE] * 2, np.uint8)
     columns = {7: DeltaColumn(pa.array(["a", "b"]))}
     rows = DeltaRows(np.array(rowids), ops, columns, np.array(timestamps, np.uint64))
-    meta = create_delta_file(FileSystem(), tmp_path, "undo", rows)
+    meta = create_delta_file(NewFiles(LocalStorage()), tmp_path, "undo", rows)
     assert (meta.timestamp, meta.timestamp_min, meta.timestamp_max) == (
         common,
         timestamps[0],
         timestamps[1],
     )
-    stored = DeltaFile(tmp_path / meta.ref.name, meta, 5).timestamps()
+    stored = DeltaFile(LocalStorage(), tmp_path / meta.ref.name, meta, 5).timestamps()
     assert (None if stored is None else stored.tolist()) == (None if common else timestamps)
 
 
@@ -110,10 +112,12 @@ def test_files_that_are_synced_together_have_their_own_rows(tmp_path: Path, monk
     """Also where a part is a slice of all rows, and where there are more than may be open."""
     monkeypatch.setattr(delta_file, "_OPEN_FILES_MAX", 2)
     parts = [slice_rows(ROWS, number, number + 1) for number in range(3)]
-    metas = create_delta_files(FileSystem(), "redo", [(tmp_path, part) for part in parts])
+    metas = create_delta_files(
+        NewFiles(LocalStorage()), "redo", [(tmp_path, part) for part in parts]
+    )
     assert sorted(meta.ref.name for meta in metas) == sorted(p.name for p in tmp_path.iterdir())
     for part, meta in zip(parts, metas, strict=True):
-        found = DeltaFile(tmp_path / meta.ref.name, meta.stamped(5), 10).read()
+        found = DeltaFile(LocalStorage(), tmp_path / meta.ref.name, meta.stamped(5), 10).read()
         assert (found.rowids.tolist(), found.ops.tolist()) == (
             part.rowids.tolist(),
             part.ops.tolist(),
@@ -127,7 +131,7 @@ def test_a_sync_that_fails_leaves_no_file_that_is_not_synced(tmp_path: Path):
     """The files before it are complete, and garbage."""
     parts = [(tmp_path, slice_rows(ROWS, number, number + 1)) for number in range(3)]
     with pytest.raises(StorageError, match="cannot fsync"):
-        create_delta_files(FailingFileSystem(4), "redo", parts)  # after 3 are created
+        create_delta_files(NewFiles(FailingStorage(4)), "redo", parts)  # after 3 are created
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -137,7 +141,7 @@ def test_a_damaged_file_is_refused_with_its_path(path: Path, damage):
     meta = written(path)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CorruptionError, match=r"redo-1.arrow: (\d+ bytes|CRC)"):
-        DeltaFile(path, meta, 10).read()
+        DeltaFile(LocalStorage(), path, meta, 10).read()
 
 
 def test_a_column_whose_name_is_not_utf_8_is_corruption(path: Path):
@@ -147,7 +151,7 @@ def test_a_column_whose_name_is_not_utf_8_is_corruption(path: Path):
     path.write_bytes(content)
     ref = replace(meta.ref, length=len(content), crc32=zlib.crc32(content))
     with pytest.raises(CorruptionError, match=r"redo-1.arrow: no column v8"):
-        DeltaFile(path, replace(meta, ref=ref), 10).read()
+        DeltaFile(LocalStorage(), path, replace(meta, ref=ref), 10).read()
 
 
 def test_a_missing_file_is_a_storage_error(path: Path):
@@ -155,20 +159,20 @@ def test_a_missing_file_is_a_storage_error(path: Path):
     meta = written(path)
     path.unlink()
     with pytest.raises(StorageError, match=r"redo-1.arrow: it does not exist"):
-        DeltaFile(path, meta, 10).read()
+        DeltaFile(LocalStorage(), path, meta, 10).read()
 
 
 def test_a_newer_format_is_refused(path: Path):
     """The message names both versions and what to do."""
     batch = pa.record_batch({"rowid": pa.array([1], pa.uint32()), "op": pa.array([0], pa.uint8())})
     schema = batch.schema.with_metadata({"format_version": "2"})
-    with FileSystem().open_sink(path) as sink:
+    with LocalStorage().open_sink(path) as sink:
         with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
             writer.write_batch(batch.replace_schema_metadata(schema.metadata))
         ref = sink.finish()
     meta = DeltaFileMeta(ref, 5, 5, 5, 1, 0, 0, {})
     with pytest.raises(FormatVersionError, match=r"version 2, known: 1; upgrade"):
-        DeltaFile(path, meta, 10).read()
+        DeltaFile(LocalStorage(), path, meta, 10).read()
 
 
 def test_offsets_outside_of_the_values_are_damage():
@@ -177,7 +181,7 @@ def test_offsets_outside_of_the_values_are_damage():
     content = path.read_bytes()
     ref = FileRef(path.name, len(content), zlib.crc32(content))
     counts = {2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
-    file = DeltaFile(path, DeltaFileMeta(ref, 5, 1, 9, 60, 0, 0, counts), 177)
+    file = DeltaFile(LocalStorage(), path, DeltaFileMeta(ref, 5, 1, 9, 60, 0, 0, counts), 177)
     with pytest.raises(CorruptionError, match=r"offsets-out-of-bounds\.arrow: cannot read"):
         file.read()
 
@@ -201,7 +205,7 @@ def text_of(offsets: list[int], letters: bytes) -> pa.Array:
 def test_text_is_validated_whatever_its_letters_are(path: Path, text: pa.Array, is_valid: bool):
     """A file may have the checksum of its content and still have text that is none."""
     meta = written(path, DeltaRows(ROWS.rowids, ROWS.ops * 0, {7: DeltaColumn(text)}))
-    file = DeltaFile(path, meta, 10)
+    file = DeltaFile(LocalStorage(), path, meta, 10)
     if is_valid:
         column = file.column(7)
         assert column is not None and column.values.equals(text)
@@ -228,7 +232,7 @@ def test_a_file_is_opened_once_for_the_columns_that_are_wanted(path: Path, monke
         return open_file(source, options=options)
 
     monkeypatch.setattr(pa.ipc, "open_file", noted)
-    file = DeltaFile(path, meta, count)
+    file = DeltaFile(LocalStorage(), path, meta, count)
     found = file.columns([7, 3, 99, 2])
     assert list(found) == [7, 3, 2] and found[3].is_set.tolist() == is_set.tolist()
     assert all(found[n].values.equals(columns[n].values) for n in found)
@@ -237,11 +241,11 @@ def test_a_file_is_opened_once_for_the_columns_that_are_wanted(path: Path, monke
     merged = DeltaApplier([file], 1 << 62)
     merged.merge_columns(range(1, width + 1))
     assert len(opened) == 2, "row ids with operations, and all columns"
-    alone = DeltaApplier([DeltaFile(path, meta, count)], 1 << 62)
+    alone = DeltaApplier([DeltaFile(LocalStorage(), path, meta, count)], 1 << 62)
     for n in columns:
         one, several = alone.column(n, pa.int64()), merged.column(n, pa.int64())
         assert one.rowids.tolist() == several.rowids.tolist()
         assert one.values.equals(several.values)
     opened.clear()
-    assert DeltaFile(path, meta, count).read().columns.keys() == set(columns)
+    assert DeltaFile(LocalStorage(), path, meta, count).read().columns.keys() == set(columns)
     assert len(opened) == 3

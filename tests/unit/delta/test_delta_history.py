@@ -29,7 +29,8 @@ from kudulite.delta.delta_history import (
     stamped,
     without_ancient,
 )
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.new_files import NewFiles
 
 TYPES = {1: pa.int64(), 2: pa.string(), 3: pa.bool_()}
 VALUES = {
@@ -349,10 +350,12 @@ def test_inverted_updates_without_timestamps_have_none():
 def test_stamped_rows_have_a_timestamp_each(tmp_path: Path):
     """Whether the file keeps them per row, or its entry keeps one for all."""
     rows = to_rows([Change(1, 5, OP_REINSERT, {1: 2}), Change(1, 4, OP_DELETE, {})])
-    meta = create_delta_file(FileSystem(), tmp_path, "undo", rows)
-    assert to_changes(stamped(DeltaFile(tmp_path / meta.ref.name, meta, 2))) == to_changes(rows)
+    meta = create_delta_file(NewFiles(LocalStorage()), tmp_path, "undo", rows)
+    assert to_changes(
+        stamped(DeltaFile(LocalStorage(), tmp_path / meta.ref.name, meta, 2))
+    ) == to_changes(rows)
     one = DeltaRows(np.array([0, 3]), np.array([OP_DELETE] * 2, np.uint8), {})
-    meta = create_delta_file(FileSystem(), tmp_path, "redo", one).stamped(9)
-    found = stamped(DeltaFile(tmp_path / meta.ref.name, meta, 4))
+    meta = create_delta_file(NewFiles(LocalStorage()), tmp_path, "redo", one).stamped(9)
+    found = stamped(DeltaFile(LocalStorage(), tmp_path / meta.ref.name, meta, 4))
     assert found.timestamps is not None
     assert (found.timestamps.dtype, found.timestamps.tolist()) == (np.uint64, [9, 9])

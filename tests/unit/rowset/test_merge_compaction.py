@@ -13,6 +13,8 @@ from kudulite.rowset import merge_compaction, rowset_writer
 from kudulite.rowset.merge_compaction import MergedRowSets, merge_rowsets
 from kudulite.rowset.row_versions import RowVersions, read_row_versions
 from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.new_files import NewFiles
 from tests.support.machines.merge_machine import MergeMachine, RandomRowSets
 from tests.support.tables.core_tables import patch_group_rows
 from tests.support.tiers import tiered
@@ -52,7 +54,12 @@ class IntRows(RandomRowSets):
         """Merge rowsets, all without `ids`, and put the outputs in their place."""
         chosen = [m for m in self.rowsets.values() if not ids or m.id in ids]
         found = merge_rowsets(
-            self.file_system, self.folder, self.schema, self.opened(chosen), self.mark, without
+            NewFiles(self.storage),
+            self.folder,
+            self.schema,
+            self.opened(chosen),
+            self.mark,
+            without,
         )
         for meta in chosen:
             del self.rowsets[meta.id]
@@ -61,7 +68,9 @@ class IntRows(RandomRowSets):
 
     def undo(self, meta: RowSetMeta) -> DeltaRows:
         """All UNDO of a rowset, newest first."""
-        files = [DeltaFile(self.folder / meta.id / d.ref.name, d, 99) for d in meta.undo]
+        files = [
+            DeltaFile(LocalStorage(), self.folder / meta.id / d.ref.name, d, 99) for d in meta.undo
+        ]
         return merge_undo([stamped(file) for file in files])
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
-from kudulite.storage.file_system import FileRef
+from kudulite.storage.storage import FileRef
 
 
 def delta(name: str, oldest: int, newest: int, deletes: int = 0) -> DeltaFileMeta:

@@ -14,7 +14,8 @@ from kudulite.rowset import rowset_writer
 from kudulite.rowset.row_images import RowImages
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowSetWriter
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.new_files import NewFiles
 from tests.support.tables.core_tables import patch_group_rows
 from tests.support.tables.small_rowsets import schema_of
 
@@ -53,7 +54,7 @@ def schema(monkeypatch) -> Schema:
 @pytest.mark.parametrize("step", [1, 64, 100, 250, 730])
 def test_rows_in_pieces_of_any_size_make_the_same_rowsets(tmp_path, schema, step):
     """A rowset ends at the border of a row group, wherever the pieces end."""
-    with RowSetWriter(FileSystem(), tmp_path, schema) as writer:
+    with RowSetWriter(NewFiles(LocalStorage()), tmp_path, schema) as writer:
         for start in range(0, 730, step):
             writer.add(images(start, min(730, start + step), schema))
         metas = writer.finish()
@@ -67,7 +68,7 @@ def test_rows_that_are_written_are_freed(tmp_path, schema, monkeypatch):
     pool = pa.default_memory_pool()
     group_bytes = images(0, 100, schema).rows.nbytes
     held = []
-    with RowSetWriter(FileSystem(), tmp_path, schema) as writer:
+    with RowSetWriter(NewFiles(LocalStorage()), tmp_path, schema) as writer:
         before = pool.bytes_allocated()
         for number in range(40):
             writer.add(images(100 * number, 100 * (number + 1), schema))
@@ -81,7 +82,7 @@ def test_rows_that_are_written_are_freed(tmp_path, schema, monkeypatch):
 def test_leaving_early_removes_the_file_being_written(tmp_path, schema):
     """An error leaves no base data behind that was not finished."""
     with pytest.raises(ZeroDivisionError):
-        with RowSetWriter(FileSystem(), tmp_path, schema) as writer:
+        with RowSetWriter(NewFiles(LocalStorage()), tmp_path, schema) as writer:
             writer.add(images(0, 150, schema))
             raise ZeroDivisionError
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -93,7 +94,7 @@ def test_row_groups_follow_the_bytes_of_their_rows(tmp_path, schema, monkeypatch
     for module in (base_data, rowset_writer):
         monkeypatch.setattr(module, "ROW_GROUP_BYTES", 20 * TEXT_BYTES)
     narrow = images(0, 100, schema_of("k", s="string"), 1)
-    with RowSetWriter(FileSystem(), tmp_path, schema) as writer:
+    with RowSetWriter(NewFiles(LocalStorage()), tmp_path, schema) as writer:
         writer.add(narrow)
         writer.add(images(100, 220, schema))
         metas = writer.finish()

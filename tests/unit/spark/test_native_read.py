@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 
 from kudulite import NativeFile
+from kudulite.storage.local_storage import LocalStorage
 from kudulite_spark.native_read import excluded_bits, parts_of_distinct_sizes
 
 
 def made_file(size_bytes: int, row_count: int, excluded: list[int]) -> NativeFile:
     """A file of so many bytes and rows."""
     positions = np.array(excluded, np.int64)
-    return NativeFile("f", size_bytes, row_count, (), (), positions)
+    storage = LocalStorage()
+    return NativeFile("f", size_bytes, row_count, (), (), positions, storage=storage)
 
 
 def looked_up(numbers: np.ndarray, count: int, file: NativeFile) -> list[int]:

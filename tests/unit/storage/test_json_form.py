@@ -9,8 +9,8 @@ import pytest
 
 from kudulite.errors import CorruptionError
 from kudulite.storage.checked_json import decode_checked_json
-from kudulite.storage.file_system import FileRef
 from kudulite.storage.json_form import WRONG_STRUCTURE, JsonForm, Stored
+from kudulite.storage.storage import FileRef
 
 
 @dataclass(frozen=True)

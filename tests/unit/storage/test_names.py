@@ -15,7 +15,7 @@ TIMES = st.integers(0, 10**17 - 1)
 IDS = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,100}", fullmatch=True)
 KINDS = ("superblock", "tombstone", "base", "key", "bloom", "redo", "undo")
 PARSERS = (
-    *(names.version_of, names.segment_of, names.kind_of),
+    *(names.version_of, names.segment_of, names.kind_of, names.write_id_of),
     *(names.soft_deleted_of, names.staged_of),
 )
 
@@ -33,6 +33,7 @@ def test_names_are_read_back(number: int, since: int, expires: int, given_id: st
     prefix = names.write_prefix(write_id)
     assert readings(names.version_name(number)) == [number]
     assert readings(names.segment_name(number)) == [number]
+    assert readings(names.write_name(write_id)) == [write_id]
     deleted = names.soft_deleted_name(since, expires, given_id)
     assert readings(deleted) == [(since, expires, given_id)]
     (staged,) = readings(names.new_staged_name(since, expires))
@@ -65,6 +66,7 @@ def test_any_text_is_read_without_an_error(text: str):
     "name",
     [
         *("7.json", "0" * 21 + ".json", "0" * 20 + ".json~", "." + "0" * 20 + ".json", "x.log"),
+        *("." + "0" * 32 + ".json", "0" * 31 + ".json"),
         *("base", ".soft-deleted-1-x", ".staged-1-2-x", ".deleted", "hint", "lock"),
         "\u0661" * 20 + ".json",
     ],
@@ -81,9 +83,9 @@ def test_a_table_id_that_leads_elsewhere_is_refused():
 
 
 FOLDERS_AND_FILES = (
-    *(names.MANIFEST_FOLDER, names.TABLET_FOLDER, names.STAGING_FOLDER, names.ROWSET_FOLDER),
+    *(names.MANIFEST_FOLDER, names.TABLET_FOLDER, names.WRITES_FOLDER, names.ROWSET_FOLDER),
     *(names.WAL_FOLDER, names.HINT_NAME, names.LOCK_NAME, names.MAINTENANCE_LOCK_NAME),
-    names.WRITE_FILE,
+    names.STAGING_FOLDER,
 )
 PREFIXES = (*(f"{kind}-" for kind in KINDS), ".soft-deleted-", ".staged-", ".deleted-")
 # Not of a table: a lock of its own, which it tries out.

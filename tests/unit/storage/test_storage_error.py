@@ -23,6 +23,28 @@ from kudulite.storage.storage_error import arrow_errors, storage_error, storage_
         ),
         (errno.EDQUOT, False, "Disk quota exceeded; raise the quota"),
         (errno.EROFS, True, "Read-only file system; the directory is read-only"),
+        (
+            errno.ENOLCK,
+            False,
+            "No locks available; the file system offers no locks now: `kudulite doctor DIRECTORY`"
+            " tests it",
+        ),
+        (
+            errno.ESTALE,
+            False,
+            "Stale file handle; the network file system has another file there: open the table"
+            " again",
+        ),
+        (
+            errno.ENOTDIR,
+            False,
+            "Not a directory; a file is in the place of a folder: move it away",
+        ),
+        (
+            errno.EISDIR,
+            False,
+            "Is a directory; a folder is in the place of the file: move it away",
+        ),
         (errno.EACCES, False, "Permission denied; check the permissions of the folder"),
     ],
 )

@@ -1,5 +1,7 @@
 """Work in the background: each piece once, when it is due, again after an error, in one thread."""
 
+import errno
+import itertools
 import logging
 import os
 import signal
@@ -106,6 +108,38 @@ def test_a_piece_that_fails_is_done_again_later(error, caplog: pytest.LogCapture
     assert desk.look() == ["try"]
     desk.seconds *= 3
     assert desk.look() == []
+
+
+@pytest.mark.parametrize("is_done_by_a_caller", [False, True])
+def test_a_piece_that_fails_again_waits_longer_each_time(is_done_by_a_caller: bool):
+    """Up to some minutes, and from the beginning once it has been done."""
+    desk = Desk()
+    errors = [StorageError(errno.ENOSPC, "full")] * 9
+    tries = []
+
+    def fails() -> None:
+        tries.append(desk.seconds)
+        if errors:
+            raise errors.pop()
+
+    def run() -> None:
+        desk.work.schedule("a", fails, 0)
+        while "a" in desk.work._pieces:
+            desk.look()
+            desk.seconds += 10
+
+    run()
+    waits = [after - before for before, after in itertools.pairwise(tries)]
+    assert waits == [10, 20, 40, 80, 160, 320, 640, 640, 640]
+    if is_done_by_a_caller:
+        errors.append(StorageError(errno.ENOSPC, "full"))
+        desk.work.schedule("a", fails, 0)
+        desk.look()
+        desk.work.run_now(lambda key: True)
+    errors.append(StorageError(errno.ENOSPC, "full"))
+    tries.clear()
+    run()
+    assert tries[1] - tries[0] == 10
 
 
 def test_the_thread_ends_with_the_last_piece_and_comes_back():

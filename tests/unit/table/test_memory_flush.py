@@ -9,29 +9,34 @@ import pytest
 
 from kudulite.client.table import Table
 from kudulite.errors import StorageError, TableNotFoundError
+from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.names import version_name
+from kudulite.storage.new_files import NewFiles
 from kudulite.table import memory_flush
-from kudulite.table.memory_flush import flush_table, flush_tablet
+from kudulite.table.memory_flush import flush_table
 from kudulite.table.table_store import TableStore
+from kudulite.tablet.maintenance_policy import CompactRowSets
+from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.superblock import Superblock
+from kudulite.upkeep.compaction import run_operation
 from kudulite.upkeep.garbage_collection import collect_garbage
 from kudulite.wal.segment import list_segments, segment_path
-from tests.support.doubles.killing_file_system import (
-    FailingFileSystem,
+from tests.support.doubles.killing_storage import (
+    FailingStorage,
     KilledError,
-    KillingFileSystem,
+    KillingStorage,
 )
 from tests.support.tables.core_tables import CoreTables, environment, files_below, stored
 from tests.support.tables.row_writes import (
     MIDDLE,
-    NotingFileSystem,
+    NotingStorage,
     entry_of,
+    log_folder,
     new_table,
     op,
     put,
     store_of,
     unflushed,
-    wal_folder,
     write,
 )
 from tests.support.tiers import tiered
@@ -86,14 +91,15 @@ def expect_clean(table: Table) -> None:
     collect_garbage(table._store, 0, 0)
     store, manifest = store_of(table), store_of(table).newest()
     files = {store.folder / "manifest" / name for name in (version_name(manifest.version), "hint")}
+    files.add(store.folder / "lock")
+    first, folder = manifest.log_start.segment, log_folder(store)
+    logs = [number for number in list_segments(LocalStorage(), folder) if number >= first]
+    files |= {segment_path(folder, number) for number in logs}
     for entry in manifest.tablets:
         folder, superblock = store.tablet_folder(entry.id), store.tablet(entry).superblock
-        files |= {folder / "lock", folder / entry.superblock.name}
+        files.add(folder / entry.superblock.name)
         for meta in superblock.rowsets:
             files |= {folder / "rowset" / meta.id / name for name in meta.file_names}
-        first = superblock.wal_start.segment
-        logs = [segment for segment in list_segments(folder / "wal") if segment >= first]
-        files |= {segment_path(folder / "wal", segment) for segment in logs}
     assert files_below(store.folder) == files
 
 
@@ -125,8 +131,8 @@ def test_a_flush_leaves_rowsets_with_history_and_an_empty_log(core: CoreTables):
 
 def test_a_flush_of_nothing_does_nothing(core: CoreTables):
     """Neither an empty table, nor the second time; no version is made."""
-    disk = NotingFileSystem()
-    table = new_table(core.client(file_system=disk), 2)
+    disk = NotingStorage()
+    table = new_table(core.client(storage=disk), 2)
     disk.steps.clear()
     assert (table.flush(), disk.steps) == (0, [])
     put(table, 1)
@@ -134,18 +140,43 @@ def test_a_flush_of_nothing_does_nothing(core: CoreTables):
     disk.steps.clear()
     version = table.version
     assert (table.flush(), disk.steps, table.version) == (0, [], version)
-    assert not flush_tablet(store_of(table), "unknown")
+    assert flush_table(store_of(table), ["unknown"]) == []
 
 
-def test_a_flush_counts_the_tablets_that_had_something(core: CoreTables):
-    """Each is a version of its own."""
+def test_a_flush_names_the_tablets_that_had_something(core: CoreTables):
+    """All are one version."""
     table = new_table(core.client(), 2)
     put(table, MIDDLE)
     version = table.version
-    assert (flush_table(store_of(table)), table.version) == (1, version + 1)
+    assert flush_table(store_of(table)) == [table.tablet_ids[1]]
+    assert table.version == version + 1
     put(table, 1, MIDDLE)
-    assert (flush_table(store_of(table)), table.version) == (2, version + 3)
+    assert flush_table(store_of(table)) == list(table.tablet_ids)
+    assert table.version == version + 2
     assert [row[0] for row in stored(table)] == [1, MIDDLE]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_flush_of_one_tablet_leaves_the_rows_of_others_in_the_log(core: CoreTables, number: int):
+    """They are in the same commits; the log begins where the first of them is."""
+    table = new_table(core.client(), 2)
+    put(table, number * MIDDLE + 1)
+    versions: Versions = {}
+    for value in (1, 2):
+        remembered(table, versions, put(table, 1, MIDDLE + 1, v=value))
+    before = store_of(table).newest().log_start
+    assert flush_table(store_of(table), [table.tablet_ids[number]]) == [table.tablet_ids[number]]
+    assert [len(unflushed(table, at)) for at in (number, 1 - number)] == [0, 2]
+    assert store_of(table).newest().log_start > before
+    expect(table, versions)
+    remembered(table, versions, put(table, 1, MIDDLE + 1, v=3))
+    assert [len(unflushed(table, at)) for at in (number, 1 - number)] == [1, 3]
+    assert flush_table(store_of(table), [table.tablet_ids[1 - number]]) != []
+    expect(table, versions)
+    assert flush_table(store_of(table)) == [table.tablet_ids[number]]
+    expect(table, versions)
+    expect_clean(table)
+    assert list_segments(LocalStorage(), log_folder(table))[1:] == []
 
 
 def test_any_process_can_flush_what_another_wrote(core: CoreTables):
@@ -179,12 +210,12 @@ def test_garbage_collection_removes_the_log_and_what_else_was_superseded(core: C
     for _ in range(3):
         put(table, 0)
         table.flush()
-    segments = list_segments(wal_folder(table))
+    segments = list_segments(LocalStorage(), log_folder(table))
     assert len(segments) == 4
     collect_garbage(fresh(table)._store, 3600)
-    assert list_segments(wal_folder(table)) == segments
+    assert list_segments(LocalStorage(), log_folder(table)) == segments
     collect_garbage(fresh(table)._store, 0)
-    assert list_segments(wal_folder(table)) == segments[-1:]
+    assert list_segments(LocalStorage(), log_folder(table)) == segments[-1:]
     expect_clean(table)
     put(table, 0, v=10)
     write(table, op("update", 0, w=20))
@@ -204,15 +235,14 @@ def test_a_log_that_is_not_flushed_is_not_removed(core: CoreTables):
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
     """Have something done once, after a flush's files were built and before it is published."""
-    write_files, actions = memory_flush._write_files, [action]
+    sync, actions = NewFiles.sync, [action]
 
-    def build(store: TableStore, memory: object) -> object:
-        files = write_files(store, memory)
-        if actions:
+    def synced(files: NewFiles) -> None:
+        sync(files)
+        if actions and files.write_id is not None:
             actions.pop()()
-        return files
 
-    monkeypatch.setattr(memory_flush, "_write_files", build)
+    monkeypatch.setattr(NewFiles, "sync", synced)
 
 
 @pytest.mark.parametrize("is_other", [False, True], ids=["of this process", "of another"])
@@ -232,10 +262,10 @@ def test_writes_beside_a_flush_stay_in_the_log(core: CoreTables, monkeypatch, is
             remembered(writer, versions, result.timestamp)
 
     meanwhile(monkeypatch, change)
-    segments = list_segments(wal_folder(table))
+    segments = list_segments(LocalStorage(), log_folder(table))
     assert table.flush() == 1
     assert len(unflushed(table)) == 2
-    assert list_segments(wal_folder(table)) == segments
+    assert list_segments(LocalStorage(), log_folder(table)) == segments
     expect(table, versions)
     remembered(table, versions, put(writer, 0, 7, 9))
     assert table.flush() == 1
@@ -311,31 +341,48 @@ def test_a_flush_of_a_table_that_is_deleted_meanwhile_brings_nothing_back(core, 
     assert (client.list_tables(), list(client.root.iterdir())) == ([], [])
 
 
-def test_a_flush_that_commits_outrun_again_and_again_ends_under_the_lock(
-    core: CoreTables, monkeypatch
-):
-    """Each of them has flushed; what was written last is flushed where no commit can be faster."""
+def test_a_flush_that_a_compaction_outruns_ends_under_the_lock(core: CoreTables, monkeypatch):
+    """A compaction does not flush; its rowsets are not those that the flush has read."""
     table = new_table(core.client())
     write_files, counts = memory_flush._write_files, []
 
-    def build(store: TableStore, memory: object) -> object:
-        files = write_files(store, memory)
-        if len(counts) == memory_flush.FLUSH_ATTEMPTS_MAX:
-            return files
-        with monkeypatch.context() as patch:
-            patch.setattr(memory_flush, "_write_files", write_files)
-            counts.append(table.upsert([{"k": 1, "v": len(counts)}]).timestamp)
-            put(table, 2, v=len(counts))
-        return files
+    def build(files: NewFiles, memory: MemStores) -> object:
+        flushed = write_files(files, memory)
+        counts.append(files.write_id is not None)
+        if len(counts) == 1:
+            store = table._store
+            (tablet,) = (store.tablet(entry) for entry in store.newest().tablets)
+            ids = tuple(meta.id for meta in tablet.superblock.rowsets)
+            assert run_operation(store, tablet.id, CompactRowSets(ids)) is not None
+            put(table, 2, v=9)
+        return flushed
 
-    put(table, 2)
+    for value in range(3):
+        table.upsert([{"k": number, "v": value} for number in (1, 3)])
+    put(table, 2, v=8)
     monkeypatch.setattr(memory_flush, "_write_files", build)
     assert table.flush() == 1
-    assert len(counts) == memory_flush.FLUSH_ATTEMPTS_MAX
+    assert counts == [True, False]
     assert table.statistics.unflushed_row_count == 0
     monkeypatch.undo()
-    last = len(counts)
-    assert stored(table) == stored(fresh(table)) == [(1, last - 1, 7), (2, last, 7)]
+    assert stored(table) == stored(fresh(table)) == [(1, 2, 7), (2, 9, 7), (3, 2, 7)]
+    expect_clean(table)
+
+
+def test_a_flush_whose_record_is_gone_ends_under_the_lock(core: CoreTables, monkeypatch):
+    """Its files may be gone by then."""
+    table = new_table(core.client())
+
+    def end() -> None:
+        for record in (table.path / "writes").iterdir():
+            record.unlink()
+        collect_garbage(table._store, 0)
+
+    put(table, 2, v=8)
+    meanwhile(monkeypatch, end)
+    assert table.flush() == 1
+    assert stored(table) == stored(fresh(table)) == [(2, 8, 7)]
+    expect_clean(table)
 
 
 def test_a_commit_flushes_the_log_into_its_own_version(core: CoreTables):
@@ -367,8 +414,8 @@ def origin(core: CoreTables) -> tuple[Path, Versions]:
 def steps_of_a_flush(core: CoreTables, origin: Path) -> int:
     """How many durable steps a flush of the table has."""
     shutil.copytree(origin, core.root / "counted")
-    counting = KillingFileSystem()
-    assert core.client("counted", file_system=counting).table("t").flush() == 1
+    counting = KillingStorage()
+    assert core.client("counted", storage=counting).table("t").flush() == 1
     assert counting.count > 10
     return counting.count
 
@@ -381,7 +428,7 @@ def test_a_flush_that_is_killed_changes_nothing_that_is_read(core: CoreTables, o
         root = core.root / f"killed-{step}"
         shutil.copytree(folder, root)
         with pytest.raises(KilledError):
-            core.client(root.name, file_system=KillingFileSystem(step)).table("t").flush()
+            core.client(root.name, storage=KillingStorage(step)).table("t").flush()
         table = core.client(root.name).table("t")
         assert {moment: stored(table, moment) for moment in versions} == versions
         later = dict(versions)
@@ -400,7 +447,7 @@ def test_a_flush_that_the_disk_refuses_is_done_by_the_next_one(core: CoreTables,
     for step in steps:
         root = core.root / f"failed-{step}"
         shutil.copytree(folder, root)
-        table = core.client(root.name, file_system=FailingFileSystem(step)).table("t")
+        table = core.client(root.name, storage=FailingStorage(step)).table("t")
         try:
             table.flush()
         except StorageError:

@@ -63,6 +63,23 @@ def test_row_writes_are_counted_with_their_log(table):
     assert (found.flushes, found.bulk_writes) == (1, 0)
 
 
+def test_metrics_go_with_their_table(table, core):
+    """A table that gets the name of another one begins at 0, and none are kept for those gone."""
+    client = core.client("other")
+    for count in (1, 2):
+        made = client.create_table("t", table.schema)
+        made.upsert(rows(count))
+        assert made.metrics.rows_inserted == count
+        if count == 1:
+            client.delete_table("t")
+        else:
+            client.rename_table("t", "u")
+    assert client.create_table("t", table.schema).metrics.rows_inserted == 0
+    for name in ("t", "u"):
+        client.delete_table(name)
+    assert client._environment.metrics == {}
+
+
 def test_metrics_are_of_the_table_in_this_process(table, core):
     """All objects of the table share them, and another table has its own."""
     table.upsert(rows(2))

@@ -2,17 +2,20 @@
 
 import datetime
 import errno
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
 
 import kudulite
+from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import LockTimeoutError, StorageError, TimestampError
-from kudulite.storage import tablet_lock as lock_module
-from kudulite.storage.tablet_lock import TabletLock
-from tests.support.doubles.pausing_file_system import PausingFileSystem
-from tests.support.tables.core_tables import CoreTables, ManualClock, stored
+from kudulite.storage.table_lock import TableLock
+from tests.support.doubles.killing_storage import KilledError
+from tests.support.doubles.pausing_storage import PausingStorage
+from tests.support.tables.core_tables import CoreTables, ManualClock, altered, stored
+from tests.support.tables.row_writes import op, write
 
 DAY = 24 * 3600 * 1_000_000
 SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32())])
@@ -88,8 +91,7 @@ def test_a_writer_behind_another_machines_clock_comes_after_it(core, table, cloc
 def test_more_commits_than_logical_ticks_fit(core, table, clock, monkeypatch):
     """The logical part carries into the physical one."""
     first = table.upsert(rows(1))
-    entry = table._store.newest().tablets[0]
-    with table._store.lock(entry.id) as lock:
+    with table._store.lock() as lock:
         lock.advance_safe_timestamp(first.timestamp | 0xFFF)
     second = table.upsert(rows(2))
     assert second.timestamp == (first.timestamp | 0xFFF) + 1
@@ -125,42 +127,48 @@ def test_a_wall_time_shows_the_whole_microsecond(table, clock):
     assert uniform(table, moment) == {2}
 
 
-def test_a_reader_waits_for_a_commit_that_may_be_before_its_time(core, table):
-    """It says for whom; the past that is settled needs no lock."""
+def test_a_read_of_the_present_or_the_past_takes_no_lock(core, table, clock):
+    """A moment that a commit may still get waits for it; the error says for whom."""
+    before = table.upsert(rows(0)).timestamp
     past = table.upsert(rows(1)).timestamp
-    entry = table._store.newest().tablets[0]
-    reader = core.client(lock_timeout_seconds=0.05).table("t")
-    with table._store.lock(entry.id) as lock:
+    reader = core.client(clock=clock, lock_timeout_seconds=0.05).table("t")
+    with table._store.lock() as lock:
         lock.announce("commit of write 7")
-        with pytest.raises(LockTimeoutError, match="held by commit of write 7 of process"):
-            reader.scan()
+        assert (reader.scan().timestamp, uniform(reader)) == (past, {1})
         assert uniform(reader, past) == {1}
+        assert uniform(reader, before) == {0}
         assert reader.get(1) == {"k": 1, "v": 1}
+        with pytest.raises(LockTimeoutError, match="held by commit of write 7 of process"):
+            reader.scan(at=past + 1)
 
 
-def test_a_tablet_that_is_safe_up_to_just_before_a_snapshot_is_advanced(table, clock):
+def test_a_table_that_is_safe_up_to_just_before_a_snapshot_is_advanced(table, clock):
     """Otherwise a write could still get the time that was read."""
     clock.microseconds += 1
-    for entry in table._store.newest().tablets:
-        with table._store.lock(entry.id) as lock:
-            lock.advance_safe_timestamp(clock.now() - 1)
-    scan = table.scan()
-    assert scan.timestamp == clock.now()
+    with table._store.lock() as lock:
+        lock.advance_safe_timestamp(clock.now() - 1)
+    assert table.scan().timestamp == clock.now() - 1
+    scan = table.scan(at=clock.now())
+    assert scan.timestamp == clock.now() == table.scan().timestamp
     assert table.upsert(rows(1)).timestamp == scan.timestamp + 1
     assert scan.count() == 0
 
 
 def test_a_commit_is_published_before_its_time_is_safe(core, clock):
-    """A reader in between waits: it would miss the commit, and find it in the same moment later."""
-    pausing = PausingFileSystem()
-    client = core.client(file_system=pausing, clock=clock)
+    """A reader in between waits for nobody; its moment is before the commit's, and stays empty."""
+    pausing = PausingStorage()
+    client = core.client(storage=pausing, clock=clock)
     writer = client.create_table("c", SCHEMA, primary_key="k")
     reader = core.client(clock=clock, lock_timeout_seconds=0.0).table("c")
     clock.microseconds += 1
+    moments = []
 
     def read() -> None:
+        scan = reader.scan()
+        assert scan.count() == 0
+        moments.append(scan.timestamp)
         with pytest.raises(LockTimeoutError):
-            reader.scan()
+            reader.scan(at=clock.now())
 
     write = writer.new_bulk_write("insert")
     staged = write.stage([pa.table({"k": [1], "v": [1]}, schema=SCHEMA)])
@@ -169,42 +177,101 @@ def test_a_commit_is_published_before_its_time_is_safe(core, clock):
     assert pausing.pause_count == 1
     assert timestamp == reader.scan().timestamp == clock.now()
     assert reader.scan(at=timestamp).count() == 1
+    assert moments[0] < timestamp
+    assert reader.scan(at=moments[0]).count() == 0
 
 
 def test_the_end_of_the_log_is_noted_before_its_time_is_safe(core, clock, monkeypatch):
-    """A reader in between waits: it would read the log only up to the end before."""
+    """A reader in between has the row, at its own moment; one before both has not."""
     client = core.client(clock=clock)
     table = client.create_table("c", SCHEMA, primary_key="k")
     reader = core.client(clock=clock, lock_timeout_seconds=0.0).table("c")
     clock.microseconds += 1
-    note, notes = TabletLock.set_wal_end, []
+    note, advance, scans, ends = TableLock.set_log_end, TableLock.advance_safe_timestamp, [], []
 
-    def read_first(lock: TabletLock, segment: int, offset: int) -> None:
+    def look(lock: TableLock) -> None:
+        scans.append(reader.scan())
+        assert scans[-1].count() == len(ends) == len(reader.get_many([{"k": 1}]))
+        assert (reader.get(1) is not None) == (len(ends) == 1)
+        ends.append(lock.log_end)
         with pytest.raises(LockTimeoutError):
-            reader.scan()
-        notes.append(segment)
+            reader.scan(at=clock.now() + len(ends) - 1)
+
+    def look_first(lock: TableLock, segment: int, offset: int) -> None:
+        look(lock)
         note(lock, segment, offset)
 
-    monkeypatch.setattr(TabletLock, "set_wal_end", read_first)
-    session = client.new_session()
-    session.apply(table.new_insert({"k": 1, "v": 1}))
-    session.flush()
-    assert notes == [1]
+    def look_between(lock: TableLock, timestamp: int) -> None:
+        look(lock)
+        advance(lock, timestamp)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableLock, "set_log_end", look_first)
+        patch.setattr(TableLock, "advance_safe_timestamp", look_between)
+        session = client.new_session()
+        session.apply(table.new_insert({"k": 1, "v": 1}))
+        session.flush()
+    assert [segment for segment, _ in ends] == [0, 1]
     assert session.last_timestamp == reader.scan().timestamp == clock.now()
     assert reader.scan(at=session.last_timestamp).count() == 1
+    assert [scan.count() for scan in scans] == [0, 1]
+    assert scans[1].timestamp == session.last_timestamp
+
+
+# Each publishes a version.
+PUBLICATIONS: dict[str, Callable[[Table], object]] = {
+    "flush": lambda table: table.flush(),
+    "tag": lambda table: table.tag("now"),
+    "alter": lambda table: altered(
+        Client(table.path.parent, table._store.environment), "t", lambda a: a.set_comment("c")
+    ),
+    "bulk write": lambda table: table.upsert([{"k": 9, "v": 9}]),
+    "row write": lambda table: write(table, op("upsert", 9)),
+}
+
+
+@pytest.mark.parametrize("name", PUBLICATIONS)
+def test_a_commit_whose_writer_died_before_its_time_was_safe_is_before_what_follows(
+    core: CoreTables, table: Table, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    """The writer's clock was ahead; its commit was seen by readers, so nothing is put before it."""
+    ahead = ManualClock()
+    ahead.microseconds += 5_000_000
+    writer = core.client(clock=ahead)
+    session = writer.new_session()
+    session.apply(writer.table("t").new_upsert({"k": 1, "v": 1}))
+    with monkeypatch.context() as patch:
+        patch.setattr(TableLock, "advance_safe_timestamp", dies)
+        with pytest.raises(KilledError):
+            session.flush()
+    seen = core.client(clock=ManualClock()).table("t")
+    before, moment = stored(seen), seen.current_timestamp()
+    assert before == [(1, 1)]
+    assert moment == ahead.now()
+    PUBLICATIONS[name](core.client(clock=ManualClock()).table("t"))
+    after = core.client(clock=ManualClock()).table("t")
+    assert stored(after, moment) == before
+    assert after.current_timestamp() > moment
+    if name != "row write":
+        assert after.versions()[0].timestamp > moment
+
+
+def dies(*_arguments: object) -> None:
+    """The process ends here."""
+    raise KilledError
 
 
 def test_where_locks_cannot_be_had_the_present_is_the_newest_commit(table, monkeypatch):
     """A read-only directory: settling fails, reading works, and stays as it was."""
     first = table.upsert(rows(1))
-    enter = TabletLock.__enter__
+    enter = TableLock.__enter__
 
     def refuse(self):
         if not getattr(self, "_is_shared", False):
             raise StorageError(errno.EROFS, "read-only")
         return enter(self)
 
-    monkeypatch.setattr(lock_module.TabletLock, "__enter__", refuse)
+    monkeypatch.setattr(TableLock, "__enter__", refuse)
     scan = table.scan()
     assert scan.timestamp == first.timestamp
     assert scan.count() == 6
@@ -220,34 +287,36 @@ def test_where_locks_cannot_be_had_the_present_has_what_logs_hold(core, table, c
     for k in range(6):
         session.apply(table.new_insert({"k": k, "v": 1}))
     session.flush()
-    enter = TabletLock.__enter__
+    enter = TableLock.__enter__
 
     def refuse(self):
         if not self._is_shared:
             raise StorageError(errno.EROFS, "read-only")
         return enter(self)
 
-    monkeypatch.setattr(lock_module.TabletLock, "__enter__", refuse)
+    monkeypatch.setattr(TableLock, "__enter__", refuse)
     scan = core.client().table("t").scan()
     assert scan.timestamp == session.last_timestamp
     assert scan.count() == 6
 
 
-def test_where_locks_cannot_be_had_a_read_still_waits_for_a_writer(core, table, monkeypatch):
+def test_where_locks_cannot_be_had_a_later_moment_still_waits_for_a_writer(
+    core, table, clock, monkeypatch
+):
     """A shared lock needs no right to write, and a commit that is under way may be older."""
-    table.upsert(rows(1))
+    past = table.upsert(rows(1)).timestamp
     reader = core.client(lock_timeout_seconds=0.0).table("t")
-    enter = TabletLock.__enter__
+    enter = TableLock.__enter__
 
     def refuse(self):
         if not self._is_shared:
             raise StorageError(errno.EROFS, "read-only")
         return enter(self)
 
-    for entry in table._store.newest().tablets:
-        with table._store.lock(entry.id), monkeypatch.context() as patch:
-            patch.setattr(TabletLock, "__enter__", refuse)
-            with pytest.raises(LockTimeoutError):
-                reader.scan()
-    monkeypatch.setattr(TabletLock, "__enter__", refuse)
-    assert reader.scan().count() == 6
+    with table._store.lock(), monkeypatch.context() as patch:
+        patch.setattr(TableLock, "__enter__", refuse)
+        with pytest.raises(LockTimeoutError):
+            reader.scan(at=past + 1)
+        assert reader.scan().count() == 6
+    monkeypatch.setattr(TableLock, "__enter__", refuse)
+    assert reader.scan(at=past + 1).count() == 6

@@ -29,9 +29,9 @@ from kudulite.tablet.row_effects import (
     WriteCounts,
     collapse,
 )
-from kudulite.wal.record_format import encode_record
+from kudulite.wal.record_format import encode_rows
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
-from tests.support.tables.wal_changes import decode_record
+from tests.support.tables.wal_changes import round_trip
 
 PRESENT, NOT_FOUND = RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND
 MISSING, NULL = RowError.REASON_MISSING, RowError.REASON_NULL
@@ -244,7 +244,7 @@ def test_values_that_do_not_fit_are_found_and_refused(filler):
     keys = [encode_key([o.values["k"]], SCHEMA.key_types) for o in operations]
     absent = [False] * len(operations)
     with pytest.raises((pa.ArrowException, ValueError)):
-        encode_record(applier.record(applier.apply(operations, keys, absent), 5))
+        encode_rows(applier.record(applier.apply(operations, keys, absent), 5))
     misfits = applier.misfits(operations)
     assert misfits == {0, 2, 3}
     effects = applier.apply(operations, keys, absent, misfits)
@@ -274,7 +274,7 @@ def test_changes_become_a_record_of_the_columns_that_are_set():
     keys = [encode_key([o.values["k"]], SCHEMA.key_types) for o in operations]
     effects = applier.apply(operations, keys, [live.get(k, False) for k in range(4)])
     made = applier.record(effects, 5)
-    for record in (made, decode_record(memoryview(encode_record(made)), SCHEMA)):
+    for record in (made, round_trip(made, SCHEMA)):
         assert record.timestamp == 5
         assert record.ops.tolist() == [CHANGE_UPDATE, CHANGE_UPDATE, CHANGE_DELETE, CHANGE_INSERT]
         assert {at: a.to_pylist() for at, a in record.columns.items()} == {

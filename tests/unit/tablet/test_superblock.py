@@ -16,12 +16,13 @@ from kudulite.client.table import Table
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.storage.file_system import FileRef, FileSystem
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.storage import FileRef
 from kudulite.tablet import superblock
 from kudulite.tablet.superblock import Superblock, read_superblock
 from kudulite.tablet.tombstones import TombstoneFileMeta
 from kudulite.upkeep.garbage_collection import collect_garbage
-from kudulite.wal.segment import WalPosition
+from kudulite.wal.segment import LogPosition
 from tests.support.tables.core_tables import CoreTables, expect_clean, files_below, stored
 from tests.support.tiers import tiered
 
@@ -31,7 +32,7 @@ class Superblocks:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.cache = BlockCache(1 << 24)
+        self.cache = BlockCache(LocalStorage(), 1 << 24)
         self.newest: Superblock | None = None
         self.lengths: list[int] = []
 
@@ -45,12 +46,12 @@ class Superblocks:
         self.newest = self.read(ref, self.cache)
         assert self.newest == superblock
         if len(self.lengths) % 16 == 0:
-            assert superblock == self.read(ref, BlockCache(1 << 24))
+            assert superblock == self.read(ref, BlockCache(LocalStorage(), 1 << 24))
         return self.newest
 
     def read(self, ref: FileRef, cache: BlockCache) -> Superblock:
         """Read one."""
-        return read_superblock(FileSystem(), self.folder, ref, cache)
+        return read_superblock(LocalStorage(), self.folder, ref, cache)
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def changed(rng: random.Random, block: Superblock, number: int) -> Superblock:
     elif what == "end":
         rowsets = [replace(m, delete_timestamp=m.delete_timestamp or number) for m in rowsets]
     elif what == "log":
-        return replace(block, wal_start=WalPosition(number, 32))
+        return replace(block, log_start=LogPosition(number, 32))
     else:
         tombstones = (TombstoneFileMeta(ref(f"tombstone-{number}"), 4, 2, 5, 6),)
         return replace(block, tombstones=tombstones)
@@ -185,10 +186,10 @@ def test_a_base_that_is_missing_or_changed_is_an_error(files):
     content = path.read_bytes()
     path.unlink()
     with pytest.raises(StorageError, match=r"superblock-0\.json: it does not exist"):
-        files.read(file, BlockCache(0))
+        files.read(file, BlockCache(LocalStorage(), 0))
     path.write_bytes(content[:-1] + b" ")
     with pytest.raises(CorruptionError, match=r"superblock-0\.json: CRC"):
-        files.read(file, BlockCache(0))
+        files.read(file, BlockCache(LocalStorage(), 0))
 
 
 def many_commits(core: CoreTables, count: int) -> Table:

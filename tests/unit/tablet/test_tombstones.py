@@ -9,7 +9,7 @@ import kudulite
 from kudulite.client.table import Table
 from kudulite.errors import CorruptionError
 from kudulite.tablet.superblock import Superblock
-from kudulite.wal.segment import WAL_BEGIN
+from kudulite.wal.segment import LOG_BEGIN, LogPosition
 from tests.support.tables.core_tables import CoreTables, ManualClock, altered, files_below, stored
 
 DAY = 24 * 3600
@@ -303,12 +303,12 @@ def test_a_tombstone_that_has_changed_on_disk_is_damage(table: Table):
     assert apply(table, change("U", 1, 5)).ignored == 1
 
 
-def test_a_superblock_of_format_version_2_is_read_and_written_without_deletes():
-    """Version 2 had no tombstones; a table without any is still read by what knows only that."""
-    block = Superblock("a", (), WAL_BEGIN)
-    content, _ = block.encode()
-    assert b'"format_version":2' in content
+def test_a_superblock_of_format_version_2_is_read():
+    """Version 2 had no tombstones, and the tablet had a log of its own."""
+    content = b'{"format_version":2,"tablet_id":"a","wal_start":[3,40],"rowsets":[]}'
+    block = Superblock("a", wal_start=LogPosition(3, 40))
     assert Superblock.decode(content, "s.json") == block
+    assert (block.tombstones, block.log_start) == ((), LOG_BEGIN)
 
 
 def test_deletes_alone_may_be_ordered(table: Table):

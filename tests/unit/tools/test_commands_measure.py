@@ -257,14 +257,14 @@ def test_rows_are_copied_into_another_table(table, tmp_path):
 def test_a_log_is_dumped_with_its_counts(table):
     """Of each segment and of all; a segment has the counts of its own records."""
     counts = {"INSERT": 0, "UPDATE": 0, "DELETE": 0}
-    for log in table.path.rglob("wal"):
+    for log in table.path.rglob("log"):
         found = value("dump", log)
         (about, rows) = found["about"], found["rows"]
         assert about["segments"] == len(rows) == len(list(log.glob("*.log")))
         assert about["row_count"] == sum(row["row_count"] for row in rows)
         for name in counts:
             counts[name] += about[name]
-    assert counts == {"INSERT": 1, "UPDATE": 1, "DELETE": 1}
+    assert counts == {"INSERT": 101, "UPDATE": 1, "DELETE": 1}
 
 
 def test_storage_and_ranges_are_altered(table):

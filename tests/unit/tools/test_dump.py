@@ -16,6 +16,7 @@ def table(tmp_path) -> kudulite.Table:
     )
     write = made.new_bulk_write("insert")
     write.commit([write.stage([pa.table({"k": range(50), "v": ["a"] * 50}, made.arrow_schema)])])
+    made.flush()
     session = client.new_session()
     for key in (3, 60, 60):
         session.apply(made.new_upsert({"k": key, "v": "b"}))
@@ -35,7 +36,7 @@ def test_each_file_is_shown(table):
     for path in [table.path, *sorted(table.path.rglob("*"))]:
         kind = path.name.split("-")[0]
         if (
-            path.parent.name in ("manifest", "rowset", "wal")
+            path.parent.name in ("manifest", "rowset", "log")
             or "-" in path.name
             or (path in (table.path, *table.path.rglob("lock")))
         ):
@@ -46,8 +47,8 @@ def test_each_file_is_shown(table):
             assert output("dump", path, "--limit", 1)
             checked = found["about"].get("checked", "")
             assert not checked or checked.startswith(("as it was written", "not of")), path
-            seen.add(kind if "-" in path.name else path.parent.name)
-    expected = {"base", "bloom", "key", "manifest", "redo", "rowset", "superblock", "undo", "wal"}
+            seen.add(path.parent.name if path.is_dir() or "-" not in path.name else kind)
+    expected = {"base", "bloom", "key", "manifest", "redo", "rowset", "superblock", "undo", "log"}
     assert expected <= seen
     table.check().raise_if_bad()
 
@@ -63,7 +64,7 @@ def test_rows_of_files_are_as_they_were_written(table):
     assert redo["rows"][0]["column 1"] == "b" and "column 1" not in redo["rows"][1]
     keys = [value("dump", path) for path in table.path.rglob("key-*.arrow")]
     assert "80000003" in {row["key"] for found in keys for row in found["rows"]}
-    logs = [value("dump", path) for path in table.path.rglob("wal/*.log")]
+    logs = [value("dump", path) for path in sorted(table.path.rglob("log/*.log"))]
     records = [(row["op"], row["k"]) for found in logs for row in found["rows"]]
     assert records[-2:] == [("INSERT", 70), ("DELETE", 5)]
     (lock,) = [value("dump", path)["about"] for path in table.path.rglob("lock")]

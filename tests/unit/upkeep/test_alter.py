@@ -2,6 +2,7 @@
 
 import functools
 import threading
+from contextlib import nullcontext
 
 import pyarrow as pa
 import pytest
@@ -10,11 +11,13 @@ import kudulite as kudu
 from kudulite.chain.partition import RangeWithHashSchema
 from kudulite.client.client import Client
 from kudulite.client.table import Table
-from kudulite.errors import ConflictError, LockTimeoutError
+from kudulite.errors import ConflictError, LockTimeoutError, RowError
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_effects import RowOperation
 from kudulite.upkeep.alter import TableDraft, alter_table
+from kudulite.writes import row_write
 from kudulite.writes.row_write import RowWriter
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 
@@ -48,27 +51,18 @@ def test_an_added_tablet_begins_after_all_that_was_settled(core: CoreTables):
     assert table.scan(at=moment).count() == 1
 
 
-def test_a_plan_settles_tablets_that_are_added_meanwhile(core: CoreTables, monkeypatch):
-    """Between its look at the tablets and the lifting of their `last`."""
+def test_a_moment_that_was_read_keeps_rows_of_added_tablets_out(core: CoreTables):
+    """Also where the clock of the writer is behind that of the reader."""
     clock = ManualClock()
     table = make_table(core.client(clock=clock))
-    other = TableStore(table.path, environment(clock=ManualClock(clock.microseconds - 10**6)))
+    other = core.client(clock=ManualClock(clock.microseconds - 10**6)).table("t")
     clock.microseconds += 10**6
-    reader = core.client(clock=clock).table("t")
-    original = TableStore.safe_timestamp
-    altered = []
-
-    def alter_first(store: TableStore, tablet_id: str) -> int:
-        if store is reader._store and not altered:
-            altered.append(True)
-            alter_table(other, [add_range])
-        return original(store, tablet_id)
-
-    monkeypatch.setattr(TableStore, "safe_timestamp", alter_first)
-    moment = reader.current_timestamp()
-    monkeypatch.undo()
-    stamps = [other.safe_timestamp(entry.id) for entry in other.newest().tablets]
-    assert (len(stamps), min(stamps)) == (2, moment)
+    moment = clock.now()
+    before = table.scan(at=Timestamp(moment)).to_pylist()
+    alter_table(other._store, [add_range])
+    other.insert([{"k": 150, "v": 1}])
+    assert table.scan(at=Timestamp(moment)).to_pylist() == before
+    assert other.newest_change() > moment
 
 
 def test_a_lock_on_all_tablets_sees_those_added_while_it_waited(core: CoreTables):
@@ -100,8 +94,7 @@ def test_a_lock_on_all_tablets_sees_those_added_while_it_waited(core: CoreTables
 def test_alterations_wait_for_a_lock_and_give_up(core: CoreTables):
     """As every writer does, naming the holder."""
     table = make_table(core.client())
-    entry = table._store.newest().tablets[0]
-    with table._store.lock(entry.id) as lock:
+    with table._store.lock() as lock:
         lock.announce("a test")
         store = TableStore(table.path, environment(lock_timeout_seconds=0.01))
         with pytest.raises(LockTimeoutError, match="held by a test"):
@@ -170,7 +163,7 @@ def test_row_writes_to_a_tablet_that_was_dropped_and_made_again_find_the_new_one
     """They are planned again, and go where they would have gone a moment later."""
     table = make_table(core.client())
     alter_table(table._store, [add_range])
-    write = RowWriter._write
+    write = row_write.write_in_turn
 
     def later(*arguments):
         monkeypatch.undo()
@@ -179,7 +172,7 @@ def test_row_writes_to_a_tablet_that_was_dropped_and_made_again_find_the_new_one
         alter_table(table._store, [add_range])
         write(*arguments)
 
-    monkeypatch.setattr(RowWriter, "_write", later)
+    monkeypatch.setattr(row_write, "write_in_turn", later)
     rows = [RowOperation(Operation.INSERT, {"k": 150, "v": 1})]
     writer = RowWriter(table._store)
     assert writer.write(rows).failures == []
@@ -187,16 +180,15 @@ def test_row_writes_to_a_tablet_that_was_dropped_and_made_again_find_the_new_one
     table.check().raise_if_bad()
 
 
-def test_an_atomic_write_of_rows_that_are_no_more_in_one_tablet_is_refused(core: CoreTables):
-    """The caller has checked it, but an alteration may happen before the write is split."""
-    table = make_table(core.client())
+def test_a_small_batch_is_one_commit_of_all_tablets(core: CoreTables):
+    """With a row that no tablet takes, nothing is written."""
+    table = make_table(core.client(small_write_rows_max=10))
     alter_table(table._store, [add_range])
-    for other in (150, 250):  # in the next tablet, in none
-        rows = [RowOperation(Operation.INSERT, {"k": k, "v": 1}) for k in (2, other)]
-        result = RowWriter(table._store).write(rows, is_atomic=True)
-        assert [failure.row for failure in result.failures] == [0, 1]
-        assert all(isinstance(failure.error, ConflictError) for failure in result.failures)
-    assert stored(table) == [(1, 1)]
+    for other, count in ((250, 0), (150, 2)):  # in none, in the next tablet
+        refused = nullcontext() if count else pytest.raises(RowError, match="no range partition")
+        with refused:
+            assert table.insert([{"k": k, "v": 1} for k in (2, other)]).inserted == count
+    assert stored(table) == [(1, 1), (2, 1), (150, 1)]
 
 
 def test_writers_and_readers_go_on_beside_alterations(core: CoreTables):

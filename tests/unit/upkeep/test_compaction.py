@@ -63,11 +63,14 @@ class History:
         for moment in (timestamp - 1, timestamp):
             self.versions[moment] = stored(self.table, moment)
 
+    def other(self, **options: object) -> Table:
+        """The table of another process, which has seen nothing."""
+        parts = environment(clock=store_of(self.table).environment.clock, **options)
+        return Table(TableStore(self.table.path, parts))
+
     def check(self) -> None:
         """The past is as it was, for this client and for one that has seen nothing."""
-        clock = store_of(self.table).environment.clock
-        other = Table(TableStore(self.table.path, environment(clock=clock)))
-        for table in (self.table, other):
+        for table in (self.table, self.other()):
             assert {at: stored(table, at) for at in self.versions} == self.versions
         self.table.check().raise_if_bad()
 
@@ -198,14 +201,31 @@ def test_of_two_at_once_the_second_is_thrown_away(history: History):
     history.check()
 
 
-def test_a_collection_that_takes_the_new_files_makes_it_do_nothing(history: History):
-    """With a grace time that is shorter than the operation."""
+def test_a_collection_in_any_gap_takes_nothing_that_it_needs(history: History):
+    """Neither what it reads, though another process has superseded that, nor what it has built."""
 
     def collect_at_once(at: str) -> None:
-        if at == "built":
+        if at != "locked":
+            history.table.upsert([{"k": 1, "v": 5, "w": "x"}])
             collect_garbage(store_of(history.table), grace_seconds=0)
 
-    assert history.run(history.merge_all(), collect_at_once) is None
+    before = history.table.version
+    assert history.run(history.merge_all(), collect_at_once) is not None
+    assert history.table.version > before
+    history.table.check().raise_if_bad()
+
+
+def test_one_whose_record_is_gone_gives_up(history: History):
+    """Its files may be gone by then."""
+    folder = history.table.path
+
+    def ended(at: str) -> None:
+        if at == "built":
+            for record in (folder / "writes").iterdir():
+                record.unlink()
+            collect_garbage(store_of(history.table), grace_seconds=0)
+
+    assert history.run(history.merge_all(), ended) is None
     history.check()
     assert history.run(history.merge_all()) is not None
     history.check()
@@ -230,22 +250,25 @@ def test_an_alteration_meanwhile_holds(history: History):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_that_are_purged_before_they_are_read_make_it_do_nothing(history: History, kind: str):
-    """It is no error of the disk: somebody else has made a newer version."""
-    operation = operations(history)[kind]
+def test_a_purge_before_it_reads_files_makes_it_do_nothing(history: History, kind: str):
+    """The purge of another process leaves it the files, reports that, and has their rows erased."""
+    operation, reports = operations(history)[kind], []
 
     def purge(at: str) -> None:
         if at == "read":
-            history.table.purge([1, 2, 5])
-            history.client.table("t")._store.cache.clear()
+            # Waiting for it is in vain: it stands still.
+            reports.append(history.other(lock_timeout_seconds=0.0).purge([1, 2, 5]))
+            store_of(history.table).cache.clear()
 
     found = history.run(operation, purge)
+    assert [len(report.pinned_by) for report in reports] == [1]
     gone = {1, 2, 5}
     history.versions = {
         at: [row for row in seen if row[0] not in gone] for at, seen in history.versions.items()
     }
     assert found is None
     history.check()
+    assert history.table.purge([1, 2, 5]).is_complete
 
 
 def test_an_operation_for_a_rowset_that_is_gone_does_nothing(history: History):

@@ -2,9 +2,8 @@
 
 import os
 import pickle
-import shutil
+import threading
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,12 +13,14 @@ import kudulite
 from kudulite.client import bulk_write
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, StorageError
-from kudulite.storage.names import write_of
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.names import kind_of, new_rowset_id, version_of, write_of
 from kudulite.table import memory_flush
+from kudulite.table.open_writes import OpenWrites, begin_write
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep import garbage_collection
-from kudulite.upkeep.garbage_collection import collect_garbage, end_abandoned_writes
-from tests.support.tables.core_tables import CoreTables, files_below, stored
+from kudulite.upkeep.garbage_collection import collect_garbage, end_writes
+from tests.support.tables.core_tables import CoreTables, environment, files_below, stored
 
 HOUR = 3600.0
 
@@ -143,25 +144,25 @@ def pack(found) -> pa.Table:
 
 def test_an_abandoned_write_is_removed_and_cannot_commit(table):
     """It is told so, and the table is as it was."""
-    write = table.new_bulk_write("upsert")
+    write = pickle.loads(pickle.dumps(table.new_bulk_write("upsert")))
+    age(table.path / "writes", 48 * HOUR)
     part = write.stage([pack([(0, 50)])])
-    assert end_abandoned_writes(store(table)) == 0
-    age(table.path / "staging", 48 * HOUR)
-    assert end_abandoned_writes(store(table)) == 0  # it has just written
     age(table.path / "tablet", 48 * HOUR)
-    assert end_abandoned_writes(store(table)) == 1
+    assert end_writes(store(table)) == 0  # it has just done something
+    age(table.path / "writes", 48 * HOUR)
+    assert end_writes(store(table)) == 1
     before = stored(table)
     with pytest.raises(ConflictError, match=r"table 't': write \w+ was aborted, or removed"):
         write.commit([part])
     with pytest.raises(ConflictError, match="aborted, or removed"):
         write.stage([pack([(0, 50)])])
     assert stored(table) == before
-    assert list((table.path / "staging").iterdir()) == []
+    assert list((table.path / "writes").iterdir()) == []
 
 
 def test_an_abandoned_write_is_told_so_when_its_base_version_is_gone_too(table):
     """Not that a file is missing."""
-    write = table.new_bulk_write("upsert")
+    write = pickle.loads(pickle.dumps(table.new_bulk_write("upsert")))
     part = write.stage([pack([(0, 50)])])
     table.upsert([{"k": 0, "v": 1}])
     collect_garbage(store(table), 0, 0)
@@ -171,12 +172,17 @@ def test_an_abandoned_write_is_told_so_when_its_base_version_is_gone_too(table):
 
 
 def test_a_later_write_removes_what_abandoned_ones_left(table):
-    """No other housekeeping is needed for staging folders."""
+    """No other housekeeping is needed. One whose process has died is not waited for."""
+    before = files_below(table.path / "tablet")
     table.new_bulk_write("upsert").stage([pack([(0, 50)])])
-    age(table.path / "staging", 48 * HOUR)
-    age(table.path / "tablet", 48 * HOUR)
-    table.upsert([{"k": 0, "v": 1}])
-    assert list((table.path / "staging").iterdir()) == []
+    silent = table.new_bulk_write("upsert")
+    pickle.dumps(silent)
+    silent.stage([pack([(0, 50)])])
+    assert len(list((table.path / "writes").iterdir())) == 1
+    age(table.path / "writes", 48 * HOUR)
+    table.new_bulk_write("upsert").abort()
+    assert list((table.path / "writes").iterdir()) == []
+    assert files_below(table.path / "tablet") == before
 
 
 def test_files_of_a_write_under_way_stay_whatever_their_age(table):
@@ -193,26 +199,100 @@ def test_files_of_a_write_under_way_stay_whatever_their_age(table):
     assert table.check().problems == ()
 
 
-@pytest.mark.parametrize("moment", ["_files", "files_are_of_open_write"])
-def test_a_write_that_begins_during_a_collection_loses_nothing(table, monkeypatch, moment):
-    """Before its files are listed, or between that and the look for writes under way."""
-    original, begun = getattr(garbage_collection, moment), []
+def at_moment(monkeypatch, moment: str, act) -> None:
+    """Let a collection be interrupted once: before it lists a tablet, or just after it has listed
+    the tablets and read the records, or before it takes the first lock."""
+    begun, is_listed = [], []
+    names, records, locked = LocalStorage.names_below, OpenWrites.of, TableStore.locked
 
-    def raced(*arguments):
-        found = original(*arguments)
-        found = list(found) if moment == "_files" else found
+    def once() -> None:
         if not begun:
-            write = table.new_bulk_write("upsert")
-            begun.append((write, write.stage([pack([(0, 50), (100, 100)])])))
-            age(table.path / "tablet", 48 * HOUR)  # as on a machine whose clock is behind
+            begun.append(None)
+            act()
+
+    def listed(self, folder):
+        if moment == "listing":
+            once()
+        is_listed.append(None)
+        return names(self, folder)
+
+    def read(store):
+        found = records(store)
+        if moment == "records" and is_listed:
+            once()
         return found
 
-    monkeypatch.setattr(garbage_collection, moment, raced)
+    def lock(self, work: str, *given):
+        if moment == "lock" and work == "garbage collection":
+            once()
+        return locked(self, work, *given)
+
+    monkeypatch.setattr(LocalStorage, "names_below", listed)
+    monkeypatch.setattr(OpenWrites, "of", read)
+    monkeypatch.setattr(TableStore, "locked", lock)
+
+
+MOMENTS = pytest.mark.parametrize("moment", ["listing", "records", "lock"])
+
+
+@MOMENTS
+def test_a_write_that_begins_during_a_collection_loses_nothing(table, monkeypatch, moment):
+    """Its files may have been listed, but its record is then read."""
+    begun = []
+
+    def begin() -> None:
+        write = table.new_bulk_write("upsert")
+        begun.append((write, write.stage([pack([(0, 50), (100, 100)])])))
+
+    at_moment(monkeypatch, moment, begin)
     collect_garbage(store(table), 0)
     ((write, part),) = begun
     write.commit([part])
     assert dict(stored(table))[100] == 100
     assert table.check().problems == ()
+
+
+@MOMENTS
+def test_a_version_that_is_published_during_a_collection_loses_nothing(table, monkeypatch, moment):
+    """Its files may have been listed, of a write without a record: it is read under the lock."""
+    at_moment(monkeypatch, moment, lambda: table.upsert([{"k": k, "v": 50} for k in range(8)]))
+    collect_garbage(store(table), 0)
+    assert stored(table) == [(k, 50) for k in range(8)]
+    assert table.check().problems == ()
+
+
+def test_a_version_that_is_about_to_be_published_loses_nothing(table, monkeypatch):
+    """Its superblocks are listed and in no version, but the collection waits for the locks."""
+    is_ready, is_waited_for = threading.Event(), threading.Event()
+    update = TableStore.update
+
+    def paused(*arguments):
+        is_ready.set()
+        assert is_waited_for.wait(20)
+        return update(*arguments)
+
+    at_moment(monkeypatch, "lock", is_waited_for.set)
+    writer = threading.Thread(target=table.upsert, args=([{"k": k, "v": 50} for k in range(8)],))
+    with monkeypatch.context() as patch:
+        patch.setattr(TableStore, "update", paused)
+        writer.start()
+        assert is_ready.wait(20)
+    collect_garbage(store(table), 0)
+    writer.join()
+    assert stored(table) == [(k, 50) for k in range(8)]
+    assert table.check().problems == ()
+
+
+def test_a_collection_with_nothing_to_remove_takes_no_lock(table):
+    """Nor for files of a write under way, and those that are none of the engine's."""
+    collect_garbage(store(table), 0)
+    write = table.new_bulk_write("upsert")
+    part = write.stage([pack([(0, 50), (100, 100)])])
+    (next((table.path / "tablet").iterdir()) / "notes.txt").write_bytes(b"x")
+    with store(table).locked("test"):
+        other = TableStore(table.path, environment(lock_timeout_seconds=0.0))
+        assert collect_garbage(other, 0).file_count == 0
+    write.commit([part])
 
 
 def test_files_of_a_write_that_is_over_go_at_once(table):
@@ -226,22 +306,46 @@ def test_files_of_a_write_that_is_over_go_at_once(table):
     assert files_below(table.path) == before
     left = table.new_bulk_write("upsert")
     left.stage([pack([(101, 1)])])
-    (folder,) = (table.path / "staging").iterdir()
-    shutil.rmtree(folder)  # as a crash in the middle of its end leaves it
-    collect_garbage(store(table), 0)
+    del left  # as when its process dies
+    assert len(list((table.path / "writes").iterdir())) == 1
+    collect_garbage(store(table))
     assert files_below(table.path) == before
 
 
 def test_an_abort_after_the_commit_removes_nothing(table):
-    """Also by a process that does not know of it."""
+    """Also by a process that does not know of it, and of files that the newest version has not."""
     write = table.new_bulk_write("upsert")
     part = write.stage([pack([(0, 50), (100, 100)])])
     late = pickle.loads(pickle.dumps(write))
     write.commit([part])
-    before = files_below(table.path)
-    late.abort()
-    assert files_below(table.path) == before
+    for _ in range(2):
+        before = files_below(table.path)
+        late.abort()
+        assert files_below(table.path) == before
+        table.compact()
     assert dict(stored(table))[100] == 100
+
+
+def test_an_abort_reads_no_version_before_the_write(table, monkeypatch):
+    """Their superblocks do not have its files."""
+    other = elsewhere(table)
+    write = other.new_bulk_write("upsert")
+    write.stage([pack([(0, 50), (100, 100)])])
+    read, found = LocalStorage.read, []
+
+    def noted(self, path: Path) -> bytes:
+        found.append(path.name)
+        return read(self, path)
+
+    monkeypatch.setattr(LocalStorage, "read", noted)
+    write.abort()
+    assert [name for name in found if kind_of(name) or version_of(name)] == []
+    assert other.version == 5
+
+
+def elsewhere(table: Table) -> Table:
+    """The table as another process sees it."""
+    return Table(TableStore(table.path, environment()))
 
 
 def test_an_abort_waits_only_a_moment_for_a_tablet(table, monkeypatch):
@@ -251,70 +355,63 @@ def test_an_abort_waits_only_a_moment_for_a_tablet(table, monkeypatch):
     before = files_below(table.path)
     write = table.new_bulk_write("upsert")
     write.stage([pack([(100, 100)])])
-    with ExitStack() as stack:
-        store(table).lock_all(stack, "test")
+    with store(table).locked("test"):
         write.abort()
     assert files_below(table.path) > before
     collect_garbage(store(table), 0)
     assert files_below(table.path) == before
 
 
-def test_files_that_nobody_refers_to_go_once_they_are_old(table):
-    """Of tablets, of whole tablets, and of killed publications; nothing else."""
-    before = files_below(table.path)
+def test_files_that_nobody_refers_to_go_whatever_their_age(table):
+    """Of tablets, and of whole tablets; those of killed publications once they are old.
+
+    Files that the engine has not made stay.
+    """
     tablet = next((table.path / "tablet").iterdir())
+    for path in (tablet / ".DS_Store", tablet / "notes.txt", table.path / "tablet" / ".DS_Store"):
+        path.write_bytes(b"x")
+    before = files_below(table.path)
+    assert table.statistics.bytes_on_disk
     rowset = next((tablet / "rowset").iterdir())
     strays = [
         tablet / "superblock-stray.json",
         rowset / "redo-stray.arrow",
         tablet / "rowset" / "stray" / "base-stray.parquet",
         table.path / "tablet" / "stray" / "superblock-stray.json",
-        table.path / "manifest" / ".00000000000000000009.json.stray",
+        table.path / "manifest" / f".00000000000000000009.json.{0:032x}",
     ]
     for path in strays:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"x")
     collect_garbage(store(table), HOUR)
-    assert files_below(table.path) == before | set(strays)
-    for path in strays:
-        age(path, 2 * HOUR)
-    age(strays[2].parent, 2 * HOUR)
-    age(strays[3].parent, 2 * HOUR)
+    assert files_below(table.path) == before | {strays[4]}
+    age(strays[4], 2 * HOUR)
     collect_garbage(store(table), HOUR)
     assert files_below(table.path) == before
     assert not strays[3].parent.exists()
     assert not strays[2].parent.exists()
 
 
-def test_a_new_empty_folder_stays_for_the_rowset_that_begins_in_it(table):
-    """Only one that was just emptied, or is old, goes."""
-    folder = next((table.path / "tablet").iterdir()) / "rowset" / "new"
-    folder.mkdir()
+def test_an_empty_folder_stays_for_the_rowset_of_an_open_write_only(table):
+    """A rowset is about to begin in it."""
+    rowsets = next((table.path / "tablet").iterdir()) / "rowset"
+    write = begin_write(store(table), "compaction")
+    own, left = rowsets / new_rowset_id(write.id), rowsets / new_rowset_id()
+    own.mkdir()
+    left.mkdir()
     collect_garbage(store(table), HOUR)
-    assert folder.exists()
-    age(folder, 2 * HOUR)
+    assert (own.exists(), left.exists()) == (True, False)
+    write.end()
     collect_garbage(store(table), HOUR)
-    assert not folder.exists()
+    assert not own.exists()
 
 
-def test_a_collection_beside_another_forgets_the_versions_that_it_removed(table):
-    """Their superblocks may be gone, too. A stray file of such a number does not count."""
-    slow, manifests = store(table), table.path / "manifest"
-    before = slow.newest().tablets[0]
-    first = (manifests / f"{1:020d}.json").read_bytes()
-    versions = garbage_collection._KeptVersions(slow)
-    assert len(versions.entries(before.id)) == 5
-    table.upsert([{"k": k, "v": 9} for k in range(8)])
-    versions.read()
-    names = {entry.superblock.name for entry in versions.entries(before.id)}
-    assert len(names) == 6
-    assert collect_garbage(store(table), 0).version_count == 5
-    (manifests / f"{2:020d}.json").write_bytes(first)
-    versions.read()
-    versions.forget_removed()
-    newest = store(table).newest().tablets[0]
-    assert versions.entries(before.id) == [newest]
-    (manifests / f"{2:020d}.json").unlink()
+def test_the_folder_of_an_older_format_goes(table):
+    """Nothing of it is known any more."""
+    (table.path / "staging" / "0123").mkdir(parents=True)
+    (table.path / "staging" / "0123" / "write.json").write_bytes(b"{}")
+    collect_garbage(store(table), HOUR)
+    assert not (table.path / "staging").exists()
 
 
 def test_a_scan_planned_before_a_collection_is_read_after_it(table):
@@ -327,22 +424,20 @@ def test_a_scan_planned_before_a_collection_is_read_after_it(table):
     assert values == [3] * 8
 
 
-def test_a_flush_does_not_publish_files_that_were_removed(core, table, monkeypatch):
-    """Without a grace time, the files that a flush is making are taken for abandoned ones."""
+def test_a_collection_beside_a_flush_leaves_what_it_has_built(core, table, monkeypatch):
+    """It is published without being built again."""
     session = kudulite.Session()
     session.apply(table.new_upsert({"k": 0, "v": 9}))
     session.apply(table.new_insert({"k": 100, "v": 9}))
     session.flush()
     write, collections = memory_flush._write_files, []
 
-    def removed(*arguments):
+    def collected(*arguments):
         written = write(*arguments)
-        if not collections:
-            collections.append(collect_garbage(store(table), 0))
+        collections.append(collect_garbage(store(table), 0))
         return written
 
-    monkeypatch.setattr(memory_flush, "_write_files", removed)
+    monkeypatch.setattr(memory_flush, "_write_files", collected)
     before = stored(table)
-    assert table.flush() > 0
-    assert collections[0].file_count > 0
+    assert table.flush() == len(collections) > 0
     assert stored(core.client().table("t")) == before

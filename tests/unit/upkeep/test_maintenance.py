@@ -178,7 +178,7 @@ def test_each_operation_is_reported_before_it_runs(tmp_path, monkeypatch):
 
 def test_compacting_leaves_every_tablet_in_its_best_shape(tmp_path, monkeypatch):
     """Also what is not worth it; and a second time there is nothing to do."""
-    monkeypatch.setattr("kudulite.upkeep.maintenance.flush_tablet", lambda *_: False)
+    monkeypatch.setattr("kudulite.upkeep.maintenance.flush_table", lambda *_: [])
     tiny = [rowset(0, 9, 100, redo=[delta_file(updates={2: 1})]), rowset(20, 29, 100)]
     large = [rowset(0, 9, 90 * MEGABYTE, redo=[delta_file(updates={3: 1}), delta_file()])]
     table = PaperTable(tmp_path, tiny, large)
@@ -190,7 +190,7 @@ def test_compacting_leaves_every_tablet_in_its_best_shape(tmp_path, monkeypatch)
 
 def test_compacting_beside_another_maintainer_says_so(tmp_path, monkeypatch):
     """It does not leave a tablet out as a pass does."""
-    monkeypatch.setattr("kudulite.upkeep.maintenance.flush_tablet", lambda *_: False)
+    monkeypatch.setattr("kudulite.upkeep.maintenance.flush_table", lambda *_: [])
     table = PaperTable(tmp_path, overlapping())
     object.__setattr__(table.environment, "lock_timeout_seconds", 0.0)
     with (

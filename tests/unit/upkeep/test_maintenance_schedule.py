@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from kudulite.client.client import Client, connect
+from kudulite.client.session import Session
 from kudulite.client.table import Table
 from kudulite.errors import StorageError
 from kudulite.tablet.maintenance_policy import CollectHistory
@@ -14,7 +15,7 @@ from kudulite.upkeep.garbage_collection import GRACE_SECONDS
 from kudulite.upkeep.maintenance import MaintenanceResult, PerformedOperation
 from kudulite.upkeep.maintenance_schedule import MAINTENANCE_DELAY_SECONDS, flush_when_needed
 from tests.support.doubles.planned_work import Planned
-from tests.support.tables.core_tables import CoreTables, environment
+from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 
 SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32())])
 
@@ -78,7 +79,10 @@ def test_a_flush_has_its_tablet_maintained(core, maintained):
 def test_a_writer_that_flushes_by_itself_has_the_tablet_maintained(core, maintained):
     """Where memory has grown far too large."""
     table, _, maintenance = new_table(core, is_maintaining=True, flush_bytes=1000)
-    flush_when_needed(table._store, table.tablet_ids[0], 4000, 4001)
+    session = Session()
+    session.apply(table.new_insert({"k": 1, "v": 1}))
+    session.flush()
+    flush_when_needed(table._store, 4000, 4001)
     assert len(maintenance.pieces) == 1
 
 
@@ -127,3 +131,30 @@ def test_maintenance_goes_on_while_a_client_closes(core, maintained):
     table.upsert(rows(1))
     Client(core.root / "root", table._store.environment).close()
     assert len(maintenance.pieces) == 1 and maintained == []
+
+
+@pytest.mark.parametrize("is_maintaining", [True, False])
+def test_processes_that_end_at_once_keep_the_table_in_bounds(core, is_maintaining):
+    """Each commits and ends, a minute after the one before: no thread of theirs does anything."""
+    clock, expected = ManualClock(), {}
+
+    def opened() -> Table:
+        planned = {"background": Planned(), "maintenance": Planned()}
+        options = {"is_maintaining": is_maintaining, "small_write_rows_max": 10}
+        return Client(core.root / "root", environment(None, clock, **planned, **options)).table("t")
+
+    new_table(core, clock=clock)
+    lengths, deltas = [], []
+    for number in range(120):
+        table = opened()
+        clock.microseconds += 61_000_000
+        keys = [number % 7, 50 + number]
+        table.upsert(pa.table({"k": keys, "v": [number] * 2}, SCHEMA))
+        expected |= dict.fromkeys(keys, number)
+        lengths.append(table.statistics.unflushed_row_count)
+        deltas.append(table.statistics.redo_file_count)
+    assert max(lengths) <= 12, lengths
+    assert stored(opened()) == sorted(expected.items())
+    assert len([v for v in opened().versions() if v.operation == "upsert"]) == 100
+    assert (max(deltas) <= 20) == is_maintaining, deltas
+    assert opened().check().problems == ()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import kudulite as kudu
 from kudulite.errors import CorruptionError
 from kudulite.model.schema import Schema
-from kudulite.wal.record_format import encode_record
+from kudulite.wal.record_format import encode_rows
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE, RowCodec, RowList
 from tests.support.tables.wal_changes import decode_record
 
@@ -65,7 +65,7 @@ CODEC = RowCodec(SCHEMA)
 
 def round_trip(*rows: tuple[int, dict]) -> list[tuple[int, dict]]:
     """Encode rows as a record and return the decoded rows."""
-    record = decode_record(encode_record(RowList(7, rows, CODEC)), SCHEMA)
+    record = decode_record(encode_rows(RowList(7, rows, CODEC)), SCHEMA, 7)
     assert isinstance(record, RowList)
     assert record.timestamp == 7
     return list(record.rows)
@@ -137,12 +137,12 @@ def test_rows_are_the_same_as_columns():
 def test_a_value_that_does_not_fit_is_refused(name, value):
     """Nothing gets into the log that a reader could not put into the column."""
     with pytest.raises(ValueError):
-        encode_record(RowList(7, [(CHANGE_UPDATE, {"k": 1, name: value})], CODEC))
+        encode_rows(RowList(7, [(CHANGE_UPDATE, {"k": 1, name: value})], CODEC))
 
 
 def test_damage_is_a_corruption_error_or_a_row():
     """Each byte changed, each length cut: never another exception."""
-    content = encode_record(RowList(7, [(CHANGE_INSERT, ROW), (CHANGE_DELETE, {"k": 2})], CODEC))
+    content = encode_rows(RowList(7, [(CHANGE_INSERT, ROW), (CHANGE_DELETE, {"k": 2})], CODEC))
     damaged = [content[:length] for length in range(len(content))]
     damaged += [
         content[:at] + bytes((content[at] ^ flip,)) + content[at + 1 :]

@@ -20,18 +20,17 @@ from kudulite.errors import (
     UsageError,
 )
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
-from kudulite.storage.tablet_lock import TabletLock
-from kudulite.table.row_queue import RowQueue
+from kudulite.storage.table_lock import TableLock
 from kudulite.table.table_store import TableStore
+from kudulite.table.write_queue import WriteQueue
 from kudulite.tablet.row_effects import RowOperation
 from kudulite.wal import record_format, row_codec
-from kudulite.writes.row_write import RowWriter, TabletWrite
-from tests.support.doubles.killing_file_system import HalfFileSystem
+from kudulite.writes.row_write import RowWriter, TableWrite
+from tests.support.doubles.killing_storage import HalfStorage
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 from tests.support.tables.row_writes import (
     MIDDLE,
-    NotingFileSystem,
-    entry_of,
+    NotingStorage,
     log_bytes,
     new_table,
     op,
@@ -50,8 +49,8 @@ PRESENT, NOT_FOUND = RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND
 
 def test_a_flush_is_one_frame_at_one_timestamp(core: CoreTables):
     """One append, one fsync, however many rows; a read just before it shows none of them."""
-    disk = NotingFileSystem()
-    table = new_table(core.client(file_system=disk))
+    disk = NotingStorage()
+    table = new_table(core.client(storage=disk))
     put(table, 0)
     disk.steps.clear()
     result = write(table, *(op("insert", k, v=k) for k in range(1, 40)), op("delete", 0))
@@ -122,14 +121,30 @@ def test_rows_are_written_where_no_thread_is_to_be_had_to_flush_them(
     assert [row[0] for row in stored(table)] == [1, MIDDLE]
 
 
-def test_a_lock_file_that_cannot_be_written_fails_the_rows_of_its_tablet(
+def test_a_flush_is_one_commit_over_all_tablets(core: CoreTables):
+    """One append, one fsync, one timestamp; a reader in between finds all of its rows or none."""
+    disk = NotingStorage()
+    table = new_table(core.client(storage=disk), tablets=2)
+    first = put(table, 1, MIDDLE)
+    disk.steps.clear()
+    result = write(
+        table, op("update", MIDDLE, v=5), op("delete", 1), op("insert", 2), op("insert", MIDDLE + 1)
+    )
+    assert (disk.count("append"), disk.count("fsync"), len(disk.steps)) == (1, 1, 2)
+    stamps = [[record.timestamp for record in unflushed(table, number)] for number in (0, 1)]
+    assert stamps == [[first, result.timestamp]] * 2
+    assert stored(table, result.timestamp - 1) == [(1, 0, 7), (MIDDLE, 0, 7)]
+    expected = [(2, None, 7), (MIDDLE, 5, 7), (MIDDLE + 1, None, 7)]
+    assert stored(table, result.timestamp) == stored(core.client().table("t")) == expected
+
+
+def test_a_lock_file_that_cannot_be_written_fails_all_rows(
     core: CoreTables, monkeypatch: pytest.MonkeyPatch
 ):
-    """And no others: those of the tablet behind it are written and told so."""
+    """Of all tablets: nothing is written."""
     table = new_table(core.client(), tablets=2)
     put(table, 0, MIDDLE + 1)
-    announce = TabletLock.announce
-    refused = store_of(table).lock_path(min(entry_of(table, 0).id, entry_of(table, 1).id))
+    announce = TableLock.announce
     pwrite = os.pwrite
 
     def refuse(descriptor: int, cell: bytes, offset: int) -> int:
@@ -137,20 +152,20 @@ def test_a_lock_file_that_cannot_be_written_fails_the_rows_of_its_tablet(
             raise OSError(errno.EIO, "Input/output error")
         return pwrite(descriptor, cell, offset)
 
-    with open(refused, "rb") as file, monkeypatch.context() as patch:
+    with open(store_of(table).lock_path, "rb") as file, monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", refuse)
-        patch.setattr(TabletLock, "announce", lambda lock, work: announce(lock, f"{work} again"))
+        patch.setattr(TableLock, "announce", lambda lock, work: announce(lock, f"{work} again"))
         result = write(table, op("insert", 1), op("insert", MIDDLE))
-    assert result.counts.inserted == 1
-    assert [(type(f.error), f.error.errno) for f in result.failures] == [(StorageError, errno.EIO)]
-    written = {1, MIDDLE} - {[1, MIDDLE][failure.row] for failure in result.failures}
-    assert {row[0] for row in stored(table)} == {0, MIDDLE + 1} | written
+    assert result.counts.inserted == 0
+    found = [(f.row, type(f.error), f.error.errno) for f in result.failures]
+    assert found == [(0, StorageError, errno.EIO), (1, StorageError, errno.EIO)]
+    assert {row[0] for row in stored(table)} == {0, MIDDLE + 1}
 
 
 def test_what_changes_nothing_is_not_written(core: CoreTables):
     """No frame; its timestamp is one at which the table is as the flush has seen it."""
-    disk = NotingFileSystem()
-    table = new_table(core.client(file_system=disk))
+    disk = NotingStorage()
+    table = new_table(core.client(storage=disk))
     last = put(table, 1)
     disk.steps.clear()
     result = write(table, op("insert_ignore", 1), op("insert", 2), op("delete", 2), op("update", 3))
@@ -215,24 +230,24 @@ def test_the_number_of_rows_makes_no_difference(core: CoreTables, count: int):
 # -- locks
 
 
-def test_a_lock_that_cannot_be_had_is_a_failure_of_that_tablet(core: CoreTables):
-    """Its rows have the error, which names the holder; those of other tablets are written."""
+def test_a_lock_that_cannot_be_had_is_a_failure_of_all_rows(core: CoreTables):
+    """They have the error, which names the holder; none is written, in no tablet."""
     table = new_table(core.client(), 2)
-    with store_of(table).lock(entry_of(table).id) as lock:
+    with store_of(table).lock() as lock:
         lock.announce("a test")
         operations = [op("insert", k) for k in (1, MIDDLE, 2, MIDDLE + 1)]
         result = write(table, *operations, timeout_seconds=0.0)
-    assert [failure.row for failure in result.failures] == [0, 2]
+    assert [failure.row for failure in result.failures] == [0, 1, 2, 3]
     assert all(isinstance(failure.error, LockTimeoutError) for failure in result.failures)
     assert "held by a test" in str(result.failures[0].error)
-    assert (result.counts.inserted, result.timestamp > 0) == (2, True)
-    assert [row[0] for row in stored(table)] == [MIDDLE, MIDDLE + 1]
+    assert (result.counts.inserted, result.timestamp) == (0, 0)
+    assert stored(table) == []
 
 
 def test_who_gave_up_is_not_written_later(core: CoreTables):
-    """The next writer of the tablet finds nothing of him."""
+    """The next writer of the table finds nothing of it."""
     table = new_table(core.client(lock_timeout_seconds=0.0))
-    with store_of(table).lock(entry_of(table).id):
+    with store_of(table).lock():
         assert len(write(table, op("insert", 1)).failures) == 1
     assert write(table, op("insert", 2)).counts.inserted == 1
     assert stored(table) == [(2, None, 7)]
@@ -255,8 +270,8 @@ def test_who_is_interrupted_in_the_queue_is_not_written_later(core: CoreTables, 
 @pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
 def test_a_full_disk_leaves_log_and_table_as_they_were(core: CoreTables, part: float):
     """Also where a part of the frame came to the file, or all of it; then the next write works."""
-    disk = HalfFileSystem(None, part)
-    table = new_table(core.client(file_system=disk), 2)
+    disk = HalfStorage(None, part)
+    table = new_table(core.client(storage=disk), 2)
     put(table, 1, MIDDLE)
     before, rows = log_bytes(table), stored(table)
     disk.error = StorageError(errno.ENOSPC, "disk full; free some space")
@@ -281,7 +296,7 @@ def test_timestamps_rise_whatever_the_clock_says(core: CoreTables):
     table = core.client(clock=clock).table("t")
     stamps = [put(ahead, 1), put(table, 2), put(table, 3)]
     clock.microseconds += 2 * 10**9
-    settled = table.current_timestamp()
+    settled = table.scan(at=clock.now()).timestamp
     clock.microseconds = 0
     stamps += [put(table, 4), put(ahead, 5)]
     assert stamps == sorted(set(stamps))
@@ -292,7 +307,7 @@ def test_a_table_without_a_timestamp_left_takes_no_rows(core: CoreTables):
     """Somebody's clock was at the end of time; the error says so."""
     table = new_table(core.client())
     put(table, 1)
-    with store_of(table).lock(entry_of(table).id) as lock:
+    with store_of(table).lock() as lock:
         lock.advance_safe_timestamp(TIMESTAMP_MAX)
     (failure,) = write(table, op("insert", 2)).failures
     assert isinstance(failure.error, TimestampError)
@@ -305,14 +320,14 @@ def test_a_table_without_a_timestamp_left_takes_no_rows(core: CoreTables):
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, *last_first: Callable[[], object]) -> None:
     """Have things done, one between each flush's plan and its place in the queue."""
-    add, actions = RowQueue.add, list(last_first)
+    add, actions = WriteQueue.add, list(last_first)
 
-    def later(queue: RowQueue, item: object) -> None:
+    def later(queue: WriteQueue, item: object) -> None:
         if actions:
             actions.pop()()
         add(queue, item)
 
-    monkeypatch.setattr(RowQueue, "add", later)
+    monkeypatch.setattr(WriteQueue, "add", later)
 
 
 def altering(client: kudu.Client, table: kudu.Table, name: str) -> Callable[[], object]:
@@ -405,37 +420,19 @@ def test_operations_made_before_an_alteration_are_refused_one_by_one(core: CoreT
     assert stored(table) == [(3, "x"), (6, "z")]
 
 
-# -- atomic writes
-
-
-def test_an_atomic_write_is_all_or_nothing(core: CoreTables):
-    """One refusal and nothing is written; the counts are of what was done."""
-    disk = NotingFileSystem()
-    table = new_table(core.client(file_system=disk))
-    put(table, 1)
-    disk.steps.clear()
-    operations = [op("insert", 2), op("delete", 1), op("update", 3, v=1)]
-    result = write(table, *operations, is_atomic=True)
-    assert (reasons(result), astuple(result.counts)) == ([(2, NOT_FOUND)], (0, 0, 0, 0, 0))
-    assert (disk.steps, stored(table)) == ([], [(1, 0, 7)])
-    result = write(table, *operations[:2], is_atomic=True)
-    assert (result.failures, astuple(result.counts)) == ([], (1, 0, 1, 0, 0))
-    assert stored(table) == [(2, None, 7)]
-
-
 @pytest.mark.parametrize("count", [20, 2000])
 def test_rows_that_are_too_large_for_the_log_are_refused_as_a_whole(
     core: CoreTables, monkeypatch: pytest.MonkeyPatch, count: int
 ):
     """Before anything is written; `count` rows are encoded row by row, or as columns."""
-    disk = NotingFileSystem()
-    table = new_table(core.client(file_system=disk))
+    disk = NotingStorage()
+    table = new_table(core.client(storage=disk))
     put(table, -1)
     disk.steps.clear()
     with monkeypatch.context() as patch:
         patch.setattr(record_format, "PAYLOAD_BYTES_MAX", 200)
         result = write(table, *(op("upsert", k, v=k) for k in range(count)))
-    message = rf"'t': {count} operations on tablet {entry_of(table).id} are too large for one write"
+    message = rf"'t': {count} operations are too large for one write"
     for failure in result.failures:
         with pytest.raises(UsageError, match=message):
             raise failure.error
@@ -449,15 +446,15 @@ def test_a_record_is_durable_before_the_end_of_the_log_is_noted(
     core: CoreTables, monkeypatch: pytest.MonkeyPatch
 ):
     """Otherwise a reader would find rows that a power failure can take back."""
-    disk, note = NotingFileSystem(), TabletLock.set_wal_end
-    table = new_table(core.client(file_system=disk))
+    disk, note = NotingStorage(), TableLock.set_log_end
+    table = new_table(core.client(storage=disk))
     put(table, 1)
 
-    def noted(lock: TabletLock, segment: int, offset: int) -> None:
+    def noted(lock: TableLock, segment: int, offset: int) -> None:
         disk.steps.append(("note", "lock"))
         note(lock, segment, offset)
 
-    monkeypatch.setattr(TabletLock, "set_wal_end", noted)
+    monkeypatch.setattr(TableLock, "set_log_end", noted)
     disk.steps.clear()
     put(table, 2)
     assert [step for step, _ in disk.steps] == ["append", "fsync", "note"]
@@ -485,15 +482,15 @@ def test_writers_that_are_too_large_together_are_written_one_by_one(
 ):
     """Each of them is one record; the second one changes rows of the first."""
     table = new_table(core.client())
-    store, tablet_id = store_of(table), entry_of(table).id
+    store = store_of(table)
     requests = []
     for value in (1, 2):
         operations = [op("upsert", k, v=value) for k in range(10 * value, 20 + 10 * value)]
-        planned, _ = RowWriter(store)._plan(store.newest(), operations, range(20), False)
-        requests += planned.values()
+        planned, _ = RowWriter(store)._plan(store.newest(), operations, range(20))
+        requests.append(planned)
     monkeypatch.setattr(record_format, "PAYLOAD_BYTES_MAX", 600)
-    with store.lock(tablet_id) as lock:
-        TabletWrite(store, tablet_id, lock).run(requests)
+    with store.lock() as lock:
+        TableWrite(store, lock).run(requests)
     assert [(r.error, r.counts.inserted, r.counts.updated) for r in requests] == [
         (None, 20, 0),
         (None, 10, 10),

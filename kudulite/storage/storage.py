@@ -1,0 +1,250 @@
+"""Storage: the few verbs by which the engine keeps files, and what only a directory can do.
+
+    put, open_sink      a new file, whole or as a stream; its content is durable
+    put_if_absent       a new file in one durable step, of which one of several writers wins
+    sync                the names of new files are durable
+    read, read_ranges, open, length, exists, identity, entries, files_below, names_below
+    delete, delete_folder, delete_below
+    directory           an open file that grows, and moves of whole folders
+
+A path is a name: the layers above join and compare paths, and only a `Storage` looks at what is
+there. LocalStorage keeps files in directories; a second implementation has to pass the same
+contract (tests/features/storage/test_contract.py), and can do without folders and without the
+`Directory`.
+
+**Invariants**: (1) a file is put once under its name and never changes, except that a file of
+`open_append` grows, and is cut back only to a length that was durable before; (2) a `FileRef`
+exists only for a file whose content is durable; (3) a name is durable only after `sync`, and after
+`put_if_absent`.
+
+**Threads**: any, and any process; a `Sink` or an open file belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import pyarrow as pa
+
+from kudulite.errors import CorruptionError
+from kudulite.storage.checked_json import check_crc32
+from kudulite.storage.held_file import HeldFile
+from kudulite.storage.json_form import JsonForm, Stored
+from kudulite.storage.open_file import AppendFile, OpenFolder
+
+# A longer file is mapped where that is possible: opening it then reads and keeps nothing.
+MAPPED_BYTES_MIN = 64 << 10
+_READ_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class FileRef(JsonForm):
+    """The metadata of a file: its name (without folder), length in bytes, and CRC-32."""
+
+    name: Annotated[str, Stored(name="file name")]
+    length: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file that was listed: its length in bytes, and the seconds since it was put."""
+
+    path: Path
+    length: int
+    age_seconds: float
+
+
+class Sink(Protocol):
+    """A new file that is being written: a binary file object, as pyarrow needs one.
+
+    Leaving the `with` block before `finish` removes the file.
+    """
+
+    path: Path
+    closed: bool
+
+    def write(self, data: Any) -> int:
+        """Append bytes; return their number. Raises StorageError when the disk refuses."""
+
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
+
+    def finish(self) -> FileRef:
+        """Make the content durable; return the file's reference.
+
+        The name is durable after `sync`.
+        """
+
+    def abort(self) -> None:
+        """Close and remove the file, if `finish` has not been reached."""
+
+    def __enter__(self) -> Sink: ...
+
+    def __exit__(self, *_exc: object) -> None: ...
+
+
+class Storage(Protocol):
+    """The verbs. All raise StorageError, with ENOENT where something is missing.
+
+    CorruptionError stands for a file that is none of the engine's, such as a symbolic link.
+    """
+
+    @property
+    def directory(self) -> Directory:
+        """The part that only a directory has."""
+
+    def put(self, path: Path, content: bytes) -> FileRef:
+        """Write a whole new file; its content is durable, and its name after `sync`."""
+
+    def open_sink(self, path: Path) -> Sink:
+        """Open a new file for writing. Its folder is made if it is missing, but none above that.
+
+        So a late file never brings back the folder of a table that was deleted.
+        """
+
+    def put_if_absent(self, path: Path, content: bytes) -> bool:
+        """Create `path` with all of `content`, durably, in one step; return False if it exists.
+
+        A folder is not made. True also where the answer to an earlier try of this call was lost.
+        """
+
+    def put_hint(self, path: Path, content: bytes) -> None:
+        """Replace a file's content in one step, not durably."""
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder, where there are folders; it may exist, its parent must."""
+
+    def make_root(self, path: Path) -> None:
+        """Make a folder and all above it, durably, where there are folders."""
+
+    def sync(self, folders: Iterable[Path]) -> None:
+        """Make the names in these folders durable, those of files and of folders."""
+
+    def read(self, path: Path) -> bytes:
+        """Return a file's content."""
+
+    def read_ranges(
+        self, path: Path, ranges: Sequence[tuple[int, int | None]]
+    ) -> tuple[int, list[bytes]]:
+        """Return (the file's length, the bytes of each (offset, length)).
+
+        There are fewer bytes where the file ends; length None means up to the end.
+        """
+
+    def open(self, path: Path, ref: FileRef) -> pa.NativeFile:
+        """Open a file; any number of threads may read the result at given offsets, without a copy.
+
+        Raises CorruptionError when its length is not the one in `ref`, OutOfMemoryError when it
+        cannot be mapped. The caller checks `ref.crc32` where it reads the whole file.
+        """
+
+    def length(self, path: str | Path) -> int:
+        """Return a file's length in bytes."""
+
+    def exists(self, path: str | Path) -> bool:
+        """Whether there is a file or a folder at `path`, or a link, which is not followed."""
+
+    def identity(self, path: str | Path) -> object:
+        """Return the identity of a file, which no later one of its name has; None without one."""
+
+    def is_folder(self, path: Path) -> bool:
+        """Whether there is a folder at `path`, also through a link."""
+
+    def entries(self, folder: Path) -> list[Path]:
+        """Return the files and folders in `folder`, sorted; none without it."""
+
+    def files_below(self, folder: Path, *, is_fresh: bool = False) -> Iterator[Listed]:
+        """Yield the files below a folder; others may remove some meanwhile.
+
+        With `is_fresh` no file in the folder itself is missing that any host had put before the
+        call, whatever this one remembers of a network file system.
+        """
+
+    def names_below(self, folder: Path) -> dict[Path, list[str]]:
+        """Return a folder and all below it, each with the names in it that are no folders."""
+
+    def check_folder(self, path: str | Path) -> None:
+        """Raise CorruptionError for a folder that is a symbolic link; it need not exist."""
+
+    def delete(self, path: Path) -> None:
+        """Remove a file, if it exists."""
+
+    def delete_folder(self, path: Path) -> None:
+        """Remove a folder, if it is there and empty."""
+
+    def delete_below(self, folder: Path) -> None:
+        """Remove a folder and all in it; another process may remove parts of it meanwhile."""
+
+
+class Directory(Protocol):
+    """The part that only a directory has: files that grow, and moves of whole folders.
+
+    Locks (table_lock.py) and held files (held_file.py) are files of a directory as well.
+    """
+
+    def hold(self, path: Path, content: bytes) -> HeldFile:
+        """Make a file that this process holds, in a folder that is there; see held_file.py."""
+
+    def open_append(self, path: Path) -> AppendFile:
+        """Open an existing file to append to it."""
+
+    def open_folder(self, path: Path) -> OpenFolder:
+        """Open a folder to delete files of it, and of no other one that gets its path."""
+
+    def move(self, source: Path, target: Path) -> None:
+        """Give a file or folder a name that does not exist; durable after `sync` of its folder."""
+
+    def exchange(self, one: Path, other: Path) -> bool:
+        """Let two folders change names in one step; durable after `sync` of both parents.
+
+        False where the system or the file system cannot.
+        """
+
+    def link_target(self, path: Path) -> Path | None:
+        """Return the place that a symbolic link leads to, None where `path` is none."""
+
+    def is_writable(self, path: str | Path) -> bool:
+        """Whether this process may write to a file that is there."""
+
+    def free_bytes(self, folder: Path) -> int | None:
+        """Return the bytes that a program may still write below a folder; None if not known."""
+
+
+def read_verified(storage: Storage, path: Path, ref: FileRef) -> bytes:
+    """Return a file's content. Raises StorageError; CorruptionError unless it matches `ref`."""
+    content = storage.read(path)
+    check_content(path, content, ref)
+    return content
+
+
+def verify_file(storage: Storage, path: Path, ref: FileRef) -> None:
+    """Read a whole file and check it against `ref`, in constant memory."""
+    length, _ = storage.read_ranges(path, [])
+    check_same_length(path, length, ref)
+    found = 0
+    for offset in range(0, ref.length, _READ_BYTES):
+        _, (content,) = storage.read_ranges(path, [(offset, _READ_BYTES)])
+        found = zlib.crc32(content, found)
+    check_crc32(f"{path}: CRC", found, ref.crc32)
+
+
+def check_content(path: Path, content: Any, ref: FileRef) -> None:
+    """Raise CorruptionError unless bytes-like `content`, read from `path`, matches `ref`."""
+    check_same_length(path, memoryview(content).nbytes, ref)
+    check_crc32(f"{path}: CRC", zlib.crc32(content), ref.crc32)
+
+
+def check_length(storage: Storage, path: Path, ref: FileRef) -> None:
+    """Raise StorageError or CorruptionError unless the file exists with the length of `ref`."""
+    check_same_length(path, storage.length(path), ref)
+
+
+def check_same_length(path: Path, length: int, ref: FileRef) -> None:
+    """Raise CorruptionError unless a file's `length` is that of `ref`."""
+    if length != ref.length:
+        raise CorruptionError(f"{path}: {length} bytes on disk, expected {ref.length}")

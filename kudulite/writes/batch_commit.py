@@ -1,0 +1,317 @@
+"""Batch commit: a batch of few rows as one commit in the table's log (log_commit.py).
+
+    1  check the rows, as a task of a bulk write does (stager.py)           without the lock
+    2  under the lock: check what may have changed since; look the keys up in memory and on disk,
+       and resolve all operations of a key to one change (tablet/resolve.py)
+    3  one commit with the changes of all tablets, and what the list of versions says of it
+
+So a small write has the rules and the errors of a bulk write, and costs what its rows cost: no file
+is made. Whatever has no form in the log is left to a bulk write: a delete by an ordered write,
+which leaves a tombstone, and rows that are too large for one record.
+
+**Invariants**: all rows are written, or none.
+
+**Threads**: any; the batches of several threads are written one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kudulite.chain.manifest import Manifest, TabletEntry, writer_name
+from kudulite.errors import CorruptionError, KuduliteError, StorageError
+from kudulite.model.encoded_key import encode_keys
+from kudulite.model.key_array import KeyArray
+from kudulite.storage.new_files import NewFiles
+from kudulite.storage.table_lock import TableLock
+from kudulite.table.open_writes import check_write_is_open, end_write
+from kudulite.table.present import Present, recover
+from kudulite.table.row_ids import last_id_of, next_id
+from kudulite.table.table_store import TableStore
+from kudulite.table.write_queue import QueuedWrite
+from kudulite.table.write_state import (
+    WriteState,
+    check_history,
+    check_same_schema,
+    is_committed,
+)
+from kudulite.tablet.mem_stores import IN_MEMROWSET, Location, MemStores
+from kudulite.tablet.operation import Operation, raise_changed_keys
+from kudulite.tablet.operation_batch import OperationBatch
+from kudulite.tablet.resolve import ResolvedRows, Resolver
+from kudulite.tablet.row_effects import WriteCounts
+from kudulite.tablet.tablet import RowLocations
+from kudulite.wal.commit_format import CommitInfo
+from kudulite.wal.row_codec import RecordSizeError
+from kudulite.writes.commit import CommitResult, skipped
+from kudulite.writes.log_commit import LogCommit, TabletChanges
+from kudulite.writes.stager import Stager, split_codes
+
+
+class _NeedsFilesError(Exception):
+    """A batch has no form in the log."""
+
+
+@dataclass(eq=False)
+class BatchRequest(QueuedWrite):
+    """A batch of few rows, `checked` against the version `base`, and its result.
+
+    The result is None where a bulk write must do it. The record of a write that `has_record` is
+    deleted under the lock, so that it is committed once.
+    """
+
+    store: TableStore
+    state: WriteState
+    base: Manifest
+    checked: pa.Table
+    has_record: bool = False
+    result: CommitResult | None = None
+
+    def write(self, lock: TableLock, group: Sequence[BatchRequest]) -> None:
+        """Write the batch, which is alone in its group."""
+        found = recover(self.store, lock)
+        try:
+            self.result = self._written(found, lock)
+        except (StorageError, CorruptionError):
+            raise
+        except _NeedsFilesError:
+            pass
+        except KuduliteError as error:
+            self.error = error
+        self.is_done = True
+
+    def _written(self, found: Present, lock: TableLock) -> CommitResult:
+        store, state, manifest = self.store, self.state, found.manifest
+        if manifest.table_id != state.table_id:
+            store.chain.newest_of(state.table_id)  # raises the error of another table
+        check_same_schema(store.name, state, self.base, manifest)
+        check_history(store, state, manifest)
+        is_versioned = state.application_id is not None
+        if is_versioned and is_committed(state, found.memory.listing(manifest)):
+            return skipped(manifest, found.timestamp)
+        if self.has_record:
+            check_write_is_open(store, state.write_id)
+        commit = LogCommit(store, lock, found)
+        batch = _Batch(self, commit, Stager(store, state, manifest, NewFiles(store.storage)))
+        try:
+            result = batch.write()
+        except (RecordSizeError, pa.ArrowCapacityError) as error:
+            raise _NeedsFilesError from error
+        self.memory_bytes = batch.memory_bytes
+        if self.has_record:
+            with suppress(StorageError):  # it is committed
+                end_write(store, state.write_id)
+        return result
+
+
+@dataclass
+class _Part:
+    """The rows of a batch in one tablet."""
+
+    entry: TabletEntry
+    memory: MemStores
+    row_numbers: np.ndarray
+
+
+@dataclass
+class _Batch:
+    """One batch while the table's lock is held."""
+
+    request: BatchRequest
+    commit: LogCommit
+    stager: Stager
+    memory_bytes: tuple[int, int] = (0, 0)
+
+    @cached_property
+    def resolver(self) -> Resolver:
+        """The resolver of the rows of all tablets."""
+        return self.stager.resolver
+
+    def write(self) -> CommitResult:
+        """Append the batch as one commit. Raises RowError, ConflictError, RecordSizeError."""
+        commit, state, manifest = self.commit, self.request.state, self.stager.manifest
+        rows, codes = split_codes(self.request.checked)
+        numbers = manifest.schema.auto_incrementing
+        given = rows
+        if numbers is not None:
+            given = _with_column(rows, numbers, pc.fill_null(rows.column(numbers), 0))
+        parts = [self._part(*split) for split in self.stager.split(given)]
+        if numbers is not None:
+            rows = self._numbered(rows, numbers, codes, parts)
+        batch = OperationBatch.of(rows, codes, manifest.schema, state.spec)
+        used = commit.used_timestamp([(part.entry, part.memory) for part in parts])
+        timestamp = self.request.store.next_timestamp(used)
+        if self._needs_rows:
+            counts, found = self._one_by_one(parts, batch, timestamp)
+        else:
+            counts, found = self._together(parts, batch, timestamp)
+        if not found and state.application_id is None:
+            return CommitResult(manifest.version, used, counts)
+        info = self._info(counts)
+        content = commit.encode(found, timestamp, info)
+        self.memory_bytes = commit.write(content, found, timestamp, info)
+        return CommitResult(manifest.version, timestamp, counts)
+
+    @property
+    def _needs_rows(self) -> bool:
+        """Whether changes depend on the stored rows, and not just on whether a key is there."""
+        spec = self.request.state.spec
+        is_compared = spec.read_at is not None or spec.leaves_equal_cells
+        return is_compared or spec.ordering_column is not None
+
+    def _together(
+        self, parts: Sequence[_Part], batch: OperationBatch, timestamp: int
+    ) -> tuple[WriteCounts, list[TabletChanges]]:
+        """Return the counts and changes of all tablets, which are resolved in one go."""
+        tablets = np.zeros(len(batch.keys), np.int64)
+        for number, part in enumerate(parts):
+            tablets[part.row_numbers] = number
+
+        def locate(keys: KeyArray, rows: np.ndarray) -> RowLocations:
+            found = [
+                _located(part.memory, keys.slice(start, stop))
+                for part, start, stop in _runs(parts, tablets[rows])
+            ]
+            rowset_index = np.concatenate([each.rowset_index for each in found])
+            return RowLocations(rowset_index, np.concatenate([each.rowid for each in found]))
+
+        whole = replace(batch, tablets=tablets)
+        resolved = self.resolver.effects(whole, parts[0].memory.base, locate)
+        made = self.resolver.changes(resolved, timestamp)
+        if made is None:
+            return resolved.counts, []
+        record, at = made
+        keys, locations = resolved.keys.take(at), resolved.locations.take(at)
+        return resolved.counts, [
+            TabletChanges.of(
+                part.entry,
+                part.memory,
+                record.slice(start, stop),
+                keys.slice(start, stop),
+                _listed(part.memory, locations.slice(start, stop)),
+            )
+            for part, start, stop in _runs(parts, tablets[resolved.firsts[at]])
+        ]
+
+    def _one_by_one(
+        self, parts: Sequence[_Part], batch: OperationBatch, timestamp: int
+    ) -> tuple[WriteCounts, list[TabletChanges]]:
+        """Return the counts and changes of all tablets, with the rows that are there."""
+        counts, found = WriteCounts(), list[TabletChanges]()
+        for part in parts:
+            resolved = self._resolved(part, batch.of_tablet(part.row_numbers))
+            counts += resolved.counts
+            made = self.resolver.changes(resolved, timestamp)
+            if made is not None:
+                record, at = made
+                locations = _listed(part.memory, resolved.locations.take(at))
+                keys = resolved.keys.take(at)
+                found.append(TabletChanges.of(part.entry, part.memory, record, keys, locations))
+        return counts, found
+
+    def _part(self, number: int, row_numbers: np.ndarray) -> _Part:
+        found, store = self.commit.found, self.commit.store
+        entry = found.manifest.placed_tablets[number]
+        memory = found.memory.writable_stores(store.tablet(entry), found.manifest)
+        return _Part(entry, memory, row_numbers)
+
+    def _numbered(
+        self, rows: pa.Table, name: str, codes: np.ndarray, parts: Sequence[_Part]
+    ) -> pa.Table:
+        """Return the rows with an id in the place of each null one; see row_ids.py."""
+        given = rows.column(name).combine_chunks()
+        is_new = given.is_null().to_numpy(zero_copy_only=False)
+        ids = given.fill_null(0).to_numpy().copy()
+        for part in parts:
+            own = part.row_numbers
+            lifts = own[codes[own] <= Operation.UPSERT_IGNORE]
+            last = max(last_id_of(part.entry, part.memory), ids[lifts].max(initial=0))
+            new = own[is_new[own]]
+            if len(new):
+                first = next_id(int(last), self.commit.store.name, part.entry.id, len(new))
+                ids[new] = first + np.arange(len(new))
+        return _with_column(rows, name, pa.chunked_array([ids]))
+
+    def _resolved(self, part: _Part, batch: OperationBatch) -> ResolvedRows:
+        """Return the effects of the rows of a tablet on its newest state."""
+        read_at = self.request.state.spec.read_at
+        if read_at is not None:
+            self._check_unchanged(part, batch.keys, read_at)
+        resolved = self.resolver.effects(batch, part.memory.tablet())
+        if resolved.deletes is not None:
+            raise _NeedsFilesError
+        return resolved
+
+    def _check_unchanged(self, part: _Part, keys: KeyArray, read_at: int) -> None:
+        """Raise ConflictError if a key has a change in memory after `read_at`."""
+        schema, memory = self.stager.manifest.schema, self.commit.found.memory
+        changed: set[bytes] = set()
+        for record in memory.changes(part.entry.id, read_at):
+            columns = record.columns
+            arrays = [columns[column.id] for column in schema.key_columns]
+            changed.update(encode_keys(arrays, schema.key_types).to_list())
+        if changed:
+            at = [number for number, key in enumerate(keys.to_list()) if key in changed]
+            if at:
+                found = keys.take(np.array(at))
+                found = found.take(found.sort_order())
+                raise_changed_keys(self.commit.store.name, schema, found, read_at)
+
+    def _info(self, counts: WriteCounts) -> CommitInfo:
+        state = self.request.state
+        return CommitInfo(
+            state.write_id,
+            state.operation_name,
+            state.message or None,
+            state.application_id,
+            state.application_version,
+            counts.inserted,
+            counts.updated,
+            counts.deleted,
+            counts.ignored,
+            writer_name(),
+        )
+
+
+def _with_column(rows: pa.Table, name: str, column: pa.ChunkedArray) -> pa.Table:
+    return rows.set_column(rows.column_names.index(name), name, column)
+
+
+def _runs(parts: Sequence[_Part], numbers: np.ndarray) -> Iterator[tuple[_Part, int, int]]:
+    """Yield each part that has some of `numbers`, which ascend, and where these begin and end."""
+    bounds = np.searchsorted(numbers, np.arange(len(parts) + 1)).tolist()
+    for part, start, stop in zip(parts, bounds, bounds[1:], strict=False):
+        if start < stop:
+            yield part, start, stop
+
+
+def _located(memory: MemStores, keys: KeyArray) -> RowLocations:
+    """Return where keys are live, without applying what is buffered in memory.
+
+    Rows of the MemRowSet, behind the DiskRowSets, have no row id: all of them have 0.
+    """
+    index = {rowset.meta.id: at for at, rowset in enumerate(memory.base.disk_rowsets)}
+    index[IN_MEMROWSET[0]] = len(index)
+    places = [
+        (-1, -1) if place is None else (index[place[0]], max(0, place[1]))
+        for place in memory.locate(keys.to_list())
+    ]
+    found = np.array(places, np.int64).reshape(-1, 2)
+    return RowLocations(found[:, 0].astype(np.int32), found[:, 1])
+
+
+def _listed(memory: MemStores, locations: RowLocations) -> list[Location | None]:
+    """Return locations as `MemStores.apply` takes them."""
+    ids = [rowset.meta.id for rowset in memory.base.disk_rowsets]
+    places = zip(locations.rowset_index.tolist(), locations.rowid.tolist(), strict=True)
+    return [
+        None if rowid < 0 else IN_MEMROWSET if at == len(ids) else (ids[at], rowid)
+        for at, rowid in places
+    ]

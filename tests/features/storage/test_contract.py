@@ -1,0 +1,203 @@
+"""The contract of a Storage: each implementation is in STORAGES and passes the same tests."""
+
+import errno
+import os
+import threading
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kudulite.errors import CorruptionError, StorageError
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.new_files import NewFiles
+from kudulite.storage.storage import (
+    MAPPED_BYTES_MIN,
+    FileRef,
+    Storage,
+    check_length,
+    read_verified,
+    verify_file,
+)
+from tests.support.doubles.faulty_storage import FaultyStorage
+
+STORAGES: dict[str, Callable[[], Storage]] = {
+    "directory": LocalStorage,
+    "a double without faults": lambda: FaultyStorage(LocalStorage()),
+}
+
+
+@pytest.fixture(params=STORAGES)
+def storage(request: pytest.FixtureRequest) -> Storage:
+    """Each implementation."""
+    return STORAGES[request.param]()
+
+
+@pytest.fixture
+def folder(storage: Storage, tmp_path: Path) -> Path:
+    """A place for names, made."""
+    place = tmp_path / "above" / "place"
+    storage.make_root(place)
+    return place
+
+
+LENGTHS = [0, 1, MAPPED_BYTES_MIN, MAPPED_BYTES_MIN + 1, 5 << 20]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_every_way_of_reading_gives_what_was_put(storage: Storage, folder: Path, length: int):
+    """Whole, by ranges, opened; length and reference."""
+    content, path = os.urandom(length), folder / "new" / "a"
+    ref = storage.put(path, content)
+    assert ref == FileRef("a", length, zlib.crc32(content))
+    assert storage.read(path) == read_verified(storage, path, ref) == content
+    assert storage.length(path) == length
+    assert storage.open(path, ref).read_buffer().to_pybytes() == content
+    whole, parts = storage.read_ranges(path, [(0, 3), (2, None), (length, 9), (length + 7, 1)])
+    assert (whole, parts) == (length, [content[:3], content[2:], b"", b""])
+    verify_file(storage, path, ref)
+    check_length(storage, path, ref)
+    storage.sync([folder, folder / "new"])
+
+
+def test_a_sink_is_a_file_when_it_is_finished(storage: Storage, folder: Path):
+    """One that is given up is none."""
+    with storage.open_sink(folder / "a") as sink:
+        assert (sink.write(b"ab"), sink.write(memoryview(b"c")), sink.tell()) == (2, 1, 3)
+        assert sink.finish() == FileRef("a", 3, zlib.crc32(b"abc"))
+    with pytest.raises(ZeroDivisionError), storage.open_sink(folder / "b") as sink:
+        sink.write(b"x")
+        raise ZeroDivisionError
+    assert storage.entries(folder) == [folder / "a"]
+    assert storage.read(folder / "a") == b"abc"
+
+
+def test_a_name_is_put_once(storage: Storage, folder: Path):
+    """The content that was there stays."""
+    storage.put(folder / "a", b"first")
+    with pytest.raises(StorageError, match="it exists") as refused:
+        storage.put(folder / "a", b"second")
+    assert refused.value.errno == errno.EEXIST
+    assert not storage.put_if_absent(folder / "a", b"third")
+    assert storage.read(folder / "a") == b"first"
+
+
+def test_a_put_makes_one_folder_and_never_two(storage: Storage, folder: Path):
+    """A late file of a table that was deleted does not bring its folders back."""
+    storage.put(folder / "rowset" / "a", b"x")
+    for put in (storage.put, storage.put_if_absent):
+        with pytest.raises(StorageError) as refused:
+            put(folder / "gone" / "rowset" / "a", b"x")
+        assert refused.value.errno == errno.ENOENT
+    with pytest.raises(StorageError):
+        storage.put_if_absent(folder / "gone" / "a", b"x")
+    assert storage.entries(folder) == [folder / "rowset"]
+
+
+def test_one_of_many_is_the_first(storage: Storage, folder: Path):
+    """The content is that of the one that was answered True, whole at every moment."""
+    won: list[bytes] = []
+    begin = threading.Barrier(8)
+
+    def race(number: int) -> None:
+        content = bytes([number]) * 10_000
+        begin.wait()
+        if storage.put_if_absent(folder / "1", content):
+            won.append(content)
+
+    threads = [threading.Thread(target=race, args=[number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [storage.read(folder / "1")] == won
+    assert storage.entries(folder) == [folder / "1"]
+
+
+def test_a_hint_is_replaced(storage: Storage, folder: Path):
+    """It leaves no other file."""
+    for content in (b"1", b"22"):
+        storage.put_hint(folder / "hint", content)
+        assert storage.read(folder / "hint") == content
+    assert storage.entries(folder) == [folder / "hint"]
+
+
+def test_names_are_listed_and_found(storage: Storage, folder: Path):
+    """Below a folder, in it, and one by one; what is not there is empty, or None."""
+    for name in ("b", "a/x", "a/y"):
+        storage.put(folder / name, name.encode())
+    assert storage.entries(folder) == [folder / "a", folder / "b"]
+    assert storage.entries(folder / "b") == storage.entries(folder / "gone") == []
+    below = {found.path: found.length for found in storage.files_below(folder)}
+    assert below == {folder / "b": 1, folder / "a" / "x": 3, folder / "a" / "y": 3}
+    assert all(-5 < found.age_seconds < 60 for found in storage.files_below(folder))
+    names = {place: sorted(found) for place, found in storage.names_below(folder).items()}
+    assert names == {folder: ["b"], folder / "a": ["x", "y"]}
+    assert list(storage.files_below(folder / "gone")) == []
+    assert storage.names_below(folder / "gone") == {}
+    assert [storage.exists(folder / n) for n in ("a", "b", "gone", "b/x")] == [True, True, 0, 0]
+    assert [storage.is_folder(folder / n) for n in ("a", "b", "gone")] == [True, False, False]
+    assert storage.identity(folder / "gone") is None
+    assert storage.identity(folder / "b") == storage.identity(folder / "b") is not None
+
+
+def test_another_file_of_a_name_has_another_identity(storage: Storage, folder: Path):
+    """A table was deleted and created again: its version 1 is another one."""
+    storage.put(folder / "1", b"same")
+    before = storage.identity(folder / "1")
+    storage.put(folder / "keeps the first inode busy", b"")
+    storage.delete(folder / "1")
+    storage.put(folder / "other", b"")
+    storage.put(folder / "1", b"same")
+    assert storage.identity(folder / "1") not in (before, None)
+
+
+def test_what_is_gone_is_not_missed_by_a_delete(storage: Storage, folder: Path):
+    """Files, empty folders, whole trees; a folder with a file in it stays."""
+    storage.put(folder / "a" / "x", b"x")
+    storage.delete_folder(folder / "a")
+    assert storage.exists(folder / "a" / "x")
+    storage.delete(folder / "a" / "x")
+    storage.delete(folder / "a" / "x")
+    storage.delete_folder(folder / "a")
+    storage.delete_folder(folder / "a")
+    storage.put(folder / "b" / "y", b"y")
+    storage.make_folder(folder / "b" / "deep")
+    storage.put(folder / "b" / "deep" / "z", b"z")
+    storage.delete_below(folder / "b")
+    storage.delete_below(folder / "b")
+    assert storage.entries(folder) == []
+
+
+@pytest.mark.parametrize("read", ["read", "length", "read_ranges", "open"])
+def test_a_missing_file_is_named(storage: Storage, folder: Path, read: str):
+    """ENOENT, by which callers know what another process has removed."""
+    more = {"read_ranges": [[(0, 1)]], "open": [FileRef("gone", 1, 1)]}
+    with pytest.raises(StorageError, match="gone: it does not exist") as missing:
+        getattr(storage, read)(folder / "gone", *more.get(read, []))
+    assert missing.value.errno == errno.ENOENT
+
+
+def test_a_file_that_is_not_the_one_of_a_reference_is_damage(storage: Storage, folder: Path):
+    """Another length, other bytes; a link, and a folder that is one."""
+    ref = storage.put(folder / "a", b"abc")
+    for wrong in (FileRef("a", 4, ref.crc32), FileRef("a", 3, ref.crc32 ^ 1)):
+        for check in (read_verified, verify_file):
+            with pytest.raises(CorruptionError, match=str(folder / "a")):
+                check(storage, folder / "a", wrong)
+    with pytest.raises(CorruptionError, match="3 bytes on disk, expected 4"):
+        storage.open(folder / "a", FileRef("a", 4, ref.crc32))
+
+
+def test_new_files_have_the_name_of_their_write(storage: Storage, folder: Path):
+    """Each file has a name of its own; all are durable after one sync."""
+    files = NewFiles(storage, "0123456789abcdef" * 2)
+    rowset = files.new_rowset(folder)
+    refs = [files.put(rowset, "redo", b"x"), files.put(rowset, "redo", b"x")]
+    with files.sink(folder, "tombstone") as sink:
+        sink.finish()
+    files.sync()
+    names = [rowset.name, *(ref.name.removeprefix("redo-") for ref in refs)]
+    assert all(name.startswith("0123456789abcdef-") for name in names) and len(set(names)) == 3
+    assert len(list(storage.files_below(folder))) == 3

@@ -1,0 +1,20 @@
+"""A file system that lets something else happen once, ahead of one of its durable steps."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from kudulite.storage.local_storage import LocalStorage
+
+
+class Interrupted(LocalStorage):
+    """Calls an action once, ahead of the durable step number `steps_left`."""
+
+    def __init__(self, steps_left: int) -> None:
+        self.steps_left = steps_left
+        self.action: Callable[[], None] = lambda: None
+
+    def before(self, operation: str, path: Path) -> None:
+        """Act, if this is the step."""
+        self.steps_left -= 1
+        if self.steps_left == -1:
+            self.action()
