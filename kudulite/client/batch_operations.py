@@ -335,11 +335,10 @@ class BatchOperations:
     ) -> BulkWrite:
         """Begin a bulk write; if it `is_large`, on a version that has all rows of the log.
 
-        So it is where tasks need them. Others would end the log for a write that may be small.
+        Others would end the log for a write that may be small.
         """
         end_writes(self._store, owner=owner)
-        newest = self._store.newest()
-        if is_large or planned.state(self._store, newest, "", owner).needs_rows(newest.schema):
+        if is_large:
             flush_table(self._store)
         opened = begin_write(self._store, planned.name, owner)
         with ExitStack() as on_error:

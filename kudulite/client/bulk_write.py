@@ -136,7 +136,7 @@ class BulkWrite:
             stager = Stager(self._store, self._state, base, files)
             rows_max = self._store.environment.small_write_rows_max
             try:
-                staged = stager.stage(given, task_index, rows_max if self._reread is None else 0)
+                staged = stager.stage(given, task_index, rows_max if self._reread is None else None)
                 check_write_is_open(self._store, self._state.write_id)
             except BaseException:
                 # An abort meanwhile could not see all files of this task.

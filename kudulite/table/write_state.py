@@ -28,9 +28,10 @@ def columns_of(rows: pa.Table) -> dict[str, pa.ChunkedArray]:
 class WriteState:
     """Parameters shared by all tasks and the commit of one write; picklable.
 
-    `base_version` is the version that all rows are resolved against, whose file ends with
-    `base_crc32`. `operation_column` names the batch's column of operations in a mixed write. The
-    `label`, if there is one, names the write in the list of versions, beside its `message`.
+    `base_version` is the version that the write began on, whose file ends with `base_crc32`. Its
+    schema is that of all rows. `operation_column` names the batch's column of operations in a mixed
+    write. The `label`, if there is one, names the write in the list of versions, beside its
+    `message`.
     """
 
     table_id: str
@@ -46,7 +47,7 @@ class WriteState:
     message: str = ""
 
     def needs_rows(self, schema: Schema) -> bool:
-        """Whether tasks may resolve rows to something else where the base lacks some rows.
+        """Whether tasks may resolve rows to something else where their version lacks some rows.
 
         A commit takes back what they made of a row that was inserted or deleted since, but not that
         they have ignored or refused one, or left out a cell that was equal. An UPSERT of all
@@ -121,7 +122,8 @@ class StagedTask:
     """The staged parts of one attempt of one task of a write; small and picklable.
 
     A task of few rows has no parts and hands over the `rows` themselves, checked, with the number
-    of an operation each.
+    of an operation each. Parts are valid for the version `base_version`, whose file ends with
+    `base_crc32`; that of the write if they are None.
     """
 
     write_id: str
@@ -129,6 +131,8 @@ class StagedTask:
     tablets: tuple[StagedTablet, ...] = ()
     operations: tuple[StagedOperations, ...] = ()
     rows: pa.Table | None = None
+    base_version: int | None = None
+    base_crc32: int | None = None
 
     @property
     def has_rows(self) -> bool:

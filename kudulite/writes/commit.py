@@ -12,6 +12,9 @@ The files are where they stay from the start (resolve.py). Their names are durab
 superblock that lists them is written: tasks sync those that they make. A crash leaves unreferenced
 files, which garbage collection removes once the write is over (open_writes.py).
 
+Tasks that need the rows of the log have staged on versions of their own. The parts of each version
+are rebased to the newest one first, and compared with each other then.
+
 A write that was computed from rows of the table fails if one of them has changed since. One that
 can be computed again, row by row, gives the commit a `Reread`. Then the rows that changed leave the
 staged parts, and are read and staged again: before step 2, to the moment of a version that is
@@ -44,7 +47,7 @@ from kudulite.storage.storage import check_length
 from kudulite.storage.table_lock import TableLock
 from kudulite.table.background_work import in_threads
 from kudulite.table.memory_flush import flush_table, flushed_under_lock
-from kudulite.table.open_writes import check_write_is_open
+from kudulite.table.open_writes import base_of, check_write_is_open
 from kudulite.table.present import listing, present, recover
 from kudulite.table.publication import version_timestamp
 from kudulite.table.table_store import TableStore
@@ -99,6 +102,7 @@ class Commit:
     base: Manifest
     tasks: Sequence[StagedTask]
     reread: Reread | None = None
+    _bases: dict[int, Manifest] = field(default_factory=dict)
     # All parts that tasks or a rebase have made, by identity; a later one may replace them.
     _made: dict[int, StagedTablet] = field(default_factory=dict)
 
@@ -108,15 +112,16 @@ class Commit:
         if self.state.application_id is not None and is_committed(self.state, listing(self.store)):
             return skipped(newest, present(self.store).timestamp)
         check_write_is_open(self.store, self.state.write_id)
-        staged = self._noted(self._staged_parts())
-        flush_table(self.store, self._touched(staged))
+        runs = self._staged_runs()
+        flush_table(self.store, self._touched(joined(parts for _, parts in runs)))
         newest = self._checked_newest()
         if self.reread is None:
-            parts = self._rebased(staged, self.base, newest, is_first=True)
+            parts = self._first_rebased(runs, newest)
         else:
             newest = alter_table(self.store, [])  # a version of one moment, with all rows of then
             self._check_same_schema(newest)
-            parts = self._reread(self.reread, staged, self.base, newest, newest.versions.timestamp)
+            [(base, staged)] = runs or [(self.base, {})]
+            parts = self._reread(self.reread, staged, base, newest, newest.versions.timestamp)
         self._noted(parts)
         with self.store.locked(f"commit of write {self.state.write_id}") as lock:
             return self._publish(parts, newest, lock)
@@ -261,15 +266,43 @@ class Commit:
         """The files that the commit itself makes of what tasks have staged."""
         return NewFiles(self.store.storage, self.state.write_id)
 
-    def _staged_parts(self) -> Parts:
+    def _staged_runs(self) -> list[tuple[Manifest, Parts]]:
+        """Return the parts of tasks in order, by runs that are valid for the same version."""
         self.tasks = [self._with_files(task) for task in self.tasks]
-        parts: Parts = defaultdict(list)
+        runs: list[tuple[Manifest, Parts]] = []
         for task in sorted(self.tasks, key=lambda task: task.task_index):
+            if not task.tablets and not task.operations:
+                continue
+            base = self._base_of(task)
+            if not runs or runs[-1][0] is not base:
+                runs.append((base, defaultdict(list)))
+            parts = runs[-1][1]
             for part in task.tablets:
                 parts[part.tablet_id].append(part)
             for operations in task.operations:
                 parts[operations.tablet_id]  # a tablet of the write, resolved below
-        return parts
+        for _, parts in runs:
+            self._noted(parts)
+        return runs
+
+    def _base_of(self, task: StagedTask) -> Manifest:
+        """Return the version that a task's parts are valid for."""
+        version, crc32 = task.base_version, task.base_crc32
+        if version is None or version == self.base.version:
+            return self.base
+        if version not in self._bases:
+            state = replace(self.state, base_version=version, base_crc32=crc32)
+            self._bases[version] = base_of(self.store, state)
+        return self._bases[version]
+
+    def _first_rebased(self, runs: Sequence[tuple[Manifest, Parts]], newest: Manifest) -> Parts:
+        """Return all parts, valid for `newest` and compared with each other."""
+        rebased = [self._rebased(parts, base, newest, is_first=True) for base, parts in runs]
+        if len(rebased) == 1:
+            return rebased[0]
+        for parts in rebased:
+            self._noted(parts)
+        return self._rebased(joined(rebased), newest, newest, is_first=True)
 
     def _with_files(self, task: StagedTask) -> StagedTask:
         """Return a task whose rows are in files, also those that it has handed over."""
@@ -377,6 +410,15 @@ class Commit:
         if spec.ends_rows or not all(part.is_empty for part in parts):
             return True
         return spec.is_overwrite and bool(self.store.tablet(entry).superblock.tombstones)
+
+
+def joined(runs: Iterable[Parts]) -> Parts:
+    """Return the parts of all runs by tablet, in order."""
+    parts: Parts = defaultdict(list)
+    for run in runs:
+        for tablet_id, found in run.items():
+            parts[tablet_id] += found
+    return parts
 
 
 def skipped(newest: Manifest, timestamp: int) -> CommitResult:

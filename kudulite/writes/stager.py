@@ -8,8 +8,10 @@ size of the write; each collected chunk becomes one part per tablet.
 **Threads**: tablets are resolved in parallel; numpy and Arrow release the interpreter lock.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import numpy as np
@@ -24,6 +26,7 @@ from kudulite.storage.names import new_file_name
 from kudulite.storage.new_files import NewFiles
 from kudulite.storage.storage import check_content
 from kudulite.table.background_work import in_threads
+from kudulite.table.memory_flush import flush_table
 from kudulite.table.open_writes import check_write_is_open
 from kudulite.table.present import listing
 from kudulite.table.row_ids import numbered
@@ -35,6 +38,7 @@ from kudulite.table.write_state import (
     StagedTask,
     WriteState,
     check_history,
+    check_same_schema,
     columns_of,
     is_committed,
 )
@@ -72,21 +76,26 @@ class Stager:
             mark,
         )
 
-    def stage(self, batches: Iterable[Batch], task_index: int, rows_max: int = 0) -> StagedTask:
+    def stage(
+        self, batches: Iterable[Batch], task_index: int, rows_max: int | None = None
+    ) -> StagedTask:
         """Stage all rows of one task; the names of its files are durable, and nothing is visible.
 
-        Up to `rows_max` rows are not written to files, but handed over. Raises RowError,
-        SchemaError, StorageError.
+        Up to `rows_max` rows are not written to files, but handed over. If it is None, the rows are
+        of the very version that the stager has. Raises RowError, SchemaError, ConflictError,
+        StorageError.
         """
         if self.state.application_id is not None and is_committed(self.state, listing(self.store)):
             for _ in batches:  # its rows may be refused now: those that it inserted are there
                 pass
             return StagedTask(self.state.write_id, task_index)
         check_history(self.store, self.state, self.manifest)
+        if rows_max is None:
+            return self._stage_files(batches, task_index)
         few, batches = few_rows(batches, 0 if self.state.spec.is_overwrite else rows_max)
         if few is not None:
             return StagedTask(self.state.write_id, task_index, rows=self.checked(few))
-        return self._stage_files(batches, task_index)
+        return self._with_log()._stage_files(batches, task_index)
 
     def _stage_files(self, batches: Iterable[Batch], task_index: int) -> StagedTask:
         tablets: list[StagedTablet] = []
@@ -95,8 +104,35 @@ class Stager:
             staged_bytes = sum(piece.nbytes for piece in pieces)
             self._stage_pieces(pieces, tablets, operations)
             return_memory(staged_bytes)  # that is free now, before more batches are collected
+        return self._staged(task_index, tablets, operations)
+
+    def _staged(
+        self, task_index: int, tablets: list[StagedTablet], operations: list[StagedOperations]
+    ) -> StagedTask:
         self.files.sync()
-        return StagedTask(self.state.write_id, task_index, tuple(tablets), tuple(operations))
+        return StagedTask(
+            self.state.write_id,
+            task_index,
+            tuple(tablets),
+            tuple(operations),
+            base_version=self.manifest.version,
+            base_crc32=self.manifest.file_crc32,
+        )
+
+    def _with_log(self) -> Stager:
+        """Return the stager on a version with the rows of the log, where the write needs them.
+
+        The log is flushed for it. The schema stays that of the write.
+        """
+        base = self.manifest
+        if not self.state.needs_rows(base.schema):
+            return self
+        flush_table(self.store)
+        newest = self.store.chain.newest_of(self.state.table_id)
+        check_same_schema(self.store.name, self.state, base, newest)
+        check_history(self.store, self.state, newest)
+        of_write = replace(newest, schema=base.schema, partition=base.partition)
+        return replace(self, manifest=of_write)
 
     def _stage_pieces(
         self,
@@ -116,9 +152,9 @@ class Stager:
         """Stage rows that tasks have handed over."""
         tablets: list[StagedTablet] = []
         operations: list[StagedOperations] = []
-        self._stage_rows(*split_codes(checked), tablets, operations)
-        self.files.sync()
-        return StagedTask(self.state.write_id, task_index, tuple(tablets), tuple(operations))
+        stager = self._with_log()
+        stager._stage_rows(*split_codes(checked), tablets, operations)
+        return stager._staged(task_index, tablets, operations)
 
     def _stage_rows(
         self,
