@@ -4,12 +4,13 @@
         [--commits 200] [--batch 100] [--stores kudulite kudulite-1 sqlite]
     python benchmarks/small_commits.py maintained [--rows 1000000] [--commits 1000] [--settle 15]
     python benchmarks/small_commits.py stream [--rows 3000000] [--loads 8] [--commits 1000]
+        [--background]
     python benchmarks/small_commits.py log [--rows 3000000] [--log-mib 64] [--batch 1000]
     python benchmarks/small_commits.py processes [--rows 1000000] [--processes 8] [--seconds 10]
 
     commit        random rows into a maintained table, in turn with one tablet and with SQLite
     maintained    the files that commits leave while background maintenance is running
-    stream        commits without maintenance, tenth by tenth; then scans, compared with a model
+    stream        commits of one writer, tenth by tenth; then scans, compared with a model
     log           a scan, and the first row of a new process, with rows that are not flushed
     processes     sessions in many processes: one, on different tablets, and on the same tablet
 
@@ -242,10 +243,15 @@ def maintained(args: argparse.Namespace, folder: Path) -> None:
 
 
 def stream(args: argparse.Namespace, folder: Path) -> None:
-    """Commits without maintenance, tenth by tenth; then scans, compared with a model."""
-    made = ModelledTable(folder, args, is_overlapping=True)
+    """Commits of one writer, tenth by tenth; then scans, compared with a model."""
+    made = ModelledTable(folder, args, is_overlapping=True, is_maintained=args.background)
     table = made.table
+
+    def scan() -> Times:
+        return repeated(lambda: table.scan([VALUE]).to_arrow(), args.repeat)
+
     line("loaded", f"{args.rows:,}", layout_of(table))
+    milliseconds("scan of one column before", scan())
     made.commit_random(WARM_UP, args.batch)
     tenths, counts, memory = [], [file_count(table.path)], []
     for number in range(10):
@@ -264,9 +270,6 @@ def stream(args: argparse.Namespace, folder: Path) -> None:
     line("memory after the last tenth / the first", f"{memory[-1] / memory[0]:.2f}")
     files = (counts[-1] - counts[0]) / sum(len(times.elapsed) for times in tenths)
     line("files left per commit", f"{files:,.3f}")
-
-    def scan() -> Times:
-        return repeated(lambda: table.scan([VALUE]).to_arrow(), args.repeat)
 
     dirty = milliseconds("scan of one column", scan(), layout_of(table))
     # Without a budget, maintenance does little but flush and collect garbage: soon, nothing.
@@ -467,6 +470,9 @@ def main() -> None:
             one.add_argument(f"--{option}", type=type(default), default=default)
         one.add_argument("--tablets", type=int, default=8)
         one.add_argument("--folder", help="where the tables are made (default: the system's)")
+        if name == "stream":
+            help_ = "maintain the table meanwhile, as `connect` does"
+            one.add_argument("--background", action="store_true", help=help_)
         if name == "commit":
             one.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))
     args = parser.parse_args()

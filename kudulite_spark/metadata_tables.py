@@ -103,7 +103,7 @@ def _tablets(table: Table) -> Rows:
         {
             "tablet_id": tablet.tablet_id,
             "partition": partition.describe(places[tablet.tablet_id]),
-            "live_row_count": sum(bar.live_row_count for bar in tablet.rowsets),
+            "live_row_count": tablet.live_row_count,
             "unflushed_row_count": tablet.memory_row_count,
             "rowset_count": sum(not bar.is_ended for bar in tablet.rowsets),
             "rowset_height": tablet.height,

@@ -192,7 +192,10 @@ class Table(BatchOperations, RowOperations):
         """
         tablets = read_tablets(self._store)[1]
         return TableLayout(
-            tuple(tablet_layout(t.id, t.superblock.rowsets, t.memory_row_count) for t in tablets)
+            tuple(
+                tablet_layout(t.id, t.superblock.rowsets, t.memory_row_count, t.live_row_count)
+                for t in tablets
+            )
         )
 
     @property

@@ -27,6 +27,7 @@ from kudulite.model.hybrid_time import Timestamp
 from kudulite.shown.openmetrics import Family, openmetrics
 from kudulite.shown.progress import Progress, byte_text
 from kudulite.table.environment import default_environment
+from kudulite.table.present import read_tablets
 from kudulite.tools.dump import dump as dump_file
 from kudulite.tools.dump import table_folder_of
 from kudulite.tools.output import (
@@ -228,19 +229,23 @@ def watch(
 
 
 def partitions(path: TablePath, as_json: AsJson = False) -> None:
-    """List a table's tablets: the partition of each, its rows, rowsets and bytes."""
+    """List a table's tablets: the partition of each, its rows, rowsets and bytes.
+
+    Unflushed rows, changed and deleted ones included, are in memory and in the log so far.
+    """
     store = open_store(path)
-    manifest = store.newest()
+    (manifest, _, _), tablets = read_tablets(store)
     found = [
         {
             "tablet": number,
             "id": entry.id,
             "place": manifest.partition.describe(entry.partition),
-            "rows": entry.live_row_count,
-            "rowsets": len(store.tablet(entry).superblock.rowsets),
+            "rows": tablet.live_row_count,
+            "unflushed": tablet.memory_row_count,
+            "rowsets": len(tablet.superblock.rowsets),
             "bytes": entry.bytes_on_disk,
         }
-        for number, entry in enumerate(manifest.tablets)
+        for number, (entry, tablet) in enumerate(zip(manifest.tablets, tablets, strict=True))
     ]
     if as_json:
         print_json(found)

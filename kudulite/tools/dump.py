@@ -44,6 +44,7 @@ from kudulite.storage.storage import FileRef, Storage, verify_file
 from kudulite.storage.storage_error import arrow_errors
 from kudulite.storage.table_lock import read_lock_file
 from kudulite.table.table_store import TableStore
+from kudulite.wal.commit_format import CommitInfo
 from kudulite.wal.log_reader import read_log
 from kudulite.wal.record_format import Record, RecordDecoder
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
@@ -238,13 +239,13 @@ def _log(store: TableStore, path: Path, limit: int) -> Dump:
     tail = read_log(storage, folder, newest.table_id, start, end)
     decoder = RecordDecoder(newest.schema)
     records = [
-        (tablet_id, decoder.decode_rows(commit.timestamp, content))
+        (commit.info, tablet_id, decoder.decode_rows(commit.timestamp, content))
         for commit in tail.commits
         for tablet_id, content in commit.parts.items()
     ]
     names = {column.id: column.name for column in newest.schema.columns}
     rows: list[dict[str, Any]] = []
-    for tablet_id, record in records:
+    for info, tablet_id, record in records:
         if len(rows) >= limit:
             break
         columns = {
@@ -257,17 +258,23 @@ def _log(store: TableStore, path: Path, limit: int) -> Dump:
                 if is_set is None or is_set[number]
             }
             facts = {"timestamp": record.timestamp, "tablet": tablet_id, "op": _CHANGES[op]}
-            rows.append({**facts, **cells})
+            rows.append({**facts, **_write_facts(info), **cells})
     about = {
         "kind": "log",
         "length": storage.length(path),
         "end": tail.end.to_json(),
         "commit_count": len(tail.commits),
-        "row_count": sum(record.row_count for _, record in records),
-        "operations": _operation_counts([record for _, record in records]),
+        "row_count": sum(record.row_count for *_, record in records),
+        "operations": _operation_counts([record for *_, record in records]),
         "timestamps": [c.timestamp for c in (tail.commits[:1] + tail.commits[-1:])],
     }
     return Dump(about, rows)
+
+
+def _write_facts(info: CommitInfo | None) -> dict[str, str]:
+    """Return the name and the message of a write as versions() lists them; a session has none."""
+    facts = {} if info is None else {"write": info.operation, "message": info.message}
+    return {name: value for name, value in facts.items() if value}
 
 
 def _operation_counts(records: Sequence[Record]) -> dict[str, int]:

@@ -71,13 +71,14 @@ class TabletLayout:
     """The rowsets of one tablet in the order of their keys.
 
     `height` is the average number of present rowsets over a key; 1 is clean. Rows in memory, which
-    are in the log, are in no rowset yet and not drawn.
+    are in the log, are in no rowset yet and not drawn; `live_row_count` counts them, too.
     """
 
     tablet_id: str
     height: float
     rowsets: tuple[RowSetBar, ...]
     memory_row_count: int = 0
+    live_row_count: int = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,15 +112,18 @@ class TableLayout:
 
 
 def tablet_layout(
-    tablet_id: str, metas: Sequence[RowSetMeta], memory_row_count: int = 0
+    tablet_id: str,
+    metas: Sequence[RowSetMeta],
+    memory_row_count: int = 0,
+    live_row_count: int = 0,
 ) -> TabletLayout:
-    """Return the positions of a tablet's rowsets."""
+    """Return the positions of a tablet's rowsets, with the tablet's own counts of rows."""
     start, stop = key_positions(extents_of(metas))
     bars = [_bar(meta, *ends) for meta, *ends in zip(metas, start, stop, strict=True)]
     bars.sort(key=lambda bar: (bar.start, bar.stop))
     current = [meta for meta in metas if meta.delete_timestamp is None]
     height = average_height(extents_of(current))
-    return TabletLayout(tablet_id, height, tuple(bars), memory_row_count)
+    return TabletLayout(tablet_id, height, tuple(bars), memory_row_count, live_row_count)
 
 
 def layout_text(layouts: Sequence[TabletLayout], width: int) -> Iterator[str]:

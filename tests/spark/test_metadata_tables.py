@@ -36,10 +36,10 @@ def test_metadata_tables_show_what_python_shows(spark, warehouse, tmp_path):
     assert rows(spark, f"SELECT tablet_id, partition FROM {t}.tablets ORDER BY 2") == list(
         zip(table.tablet_ids, [f"hash(id) bucket {n} of 2" for n in range(2)], strict=True)
     )
+    counted = f"SELECT sum(live_row_count) FROM {warehouse}.`{table.path}`.tablets"
+    assert rows(spark, counted) == [(9,)]
     table.flush()
-    assert rows(spark, f"SELECT sum(live_row_count) FROM {warehouse}.`{table.path}`.tablets") == [
-        (9,)
-    ]
+    assert rows(spark, counted) == [(9,)]
     counted = f"SELECT count(*), sum(live_row_count), sum(bytes_on_disk) > 0 FROM {t}.rowsets"
     assert rows(spark, counted) == [(table.statistics.rowset_count, 9, True)]
 

@@ -42,7 +42,9 @@ def kill_a_writer(path: Path) -> None:
     writer = subprocess.Popen([sys.executable, "-c", script, *arguments])
     try:
         deadline = time.monotonic() + 120
-        while not path.exists() or not output("scan", path, "--limit", 1, "--json"):
+        while not list(path.glob("manifest/*.json")) or not output(
+            "scan", path, "--limit", 1, "--json"
+        ):
             assert time.monotonic() < deadline and writer.poll() is None
             time.sleep(0.05)
     finally:

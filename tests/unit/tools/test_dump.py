@@ -72,6 +72,23 @@ def test_rows_of_files_are_as_they_were_written(table):
     assert value("dump", table.path)["about"]["table_id"] == table._store.newest().table_id
 
 
+def test_a_commit_in_the_log_says_what_it_was(tmp_path):
+    """As versions() lists it; rows of a session have no such facts."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
+    made = kudulite.connect(tmp_path, background_maintenance=False).create_table(
+        "t", schema, primary_key="k"
+    )
+    made.upsert([{"k": 1, "v": "a"}, {"k": 2, "v": "b"}], message="first")
+    made.delete([{"k": 1}])
+    (path,) = made.path.rglob("log/*.log")
+    found = value("dump", path)["rows"]
+    facts = [(row["op"], row["k"], row["write"], row.get("message")) for row in found]
+    inserts = [("INSERT", key, "upsert", "first") for key in (1, 2)]
+    assert facts == [*inserts, ("DELETE", 1, "delete", None)]
+    (tablet,) = value("partitions", made.path)
+    assert (tablet["rows"], tablet["unflushed"], tablet["rowsets"]) == (1, 2, 0)
+
+
 def test_damage_and_strangers_are_named(table, tmp_path):
     """A file that is not as its superblock says; a file that is none of a table's."""
     for pattern, problem in (("bloom-*.bin", "CRC"), ("redo-*.arrow", "")):
