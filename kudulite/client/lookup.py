@@ -12,7 +12,7 @@ the one that was current at the ancient history mark, because a read at the mark
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
@@ -31,6 +31,7 @@ from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType, value_text
 from kudulite.model.values import canonical_value
 from kudulite.rowset.rowset import RowSet
+from kudulite.table.background_work import in_threads
 from kudulite.table.scan_plan import entries_of_key, planned_columns, readable_columns
 from kudulite.table.snapshot import (
     ancient_history_mark,
@@ -49,10 +50,13 @@ ACCEPTED = (
     "a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or Polars DataFrame, anything else"
     " with __arrow_c_stream__, a dict of columns, or a list of dicts"
 )
+S = TypeVar("S")
 T = TypeVar("T")
 _ARROW = pa.Table | pa.RecordBatch | pa.RecordBatchReader
 # Of rows with text or bytes, so many are read first, and so many bytes at once.
 FIRST_ROWS, READ_BYTES = 1 << 12, 256 << 20
+# Fewer keys are read faster than threads begin.
+PARALLEL_KEYS_MIN = 1 << 10
 _GROWTH = 8  # later rows may be larger
 
 
@@ -121,11 +125,15 @@ class KeyLookup:
         has_room = self.store.cache.begin_turn()
         columns = self._key_columns(schema, keys)
         encoded = encode_keys(list(columns.values()), schema.key_types)
-        found: list[_FoundRows] = []
         partitions = partitions_to_read(self.store, manifest, timestamp)
-        for entry, rows in _rows_by_tablet(_named_now(columns, manifest), partitions):
+        by_tablet = list(_rows_by_tablet(_named_now(columns, manifest), partitions))
+
+        def located(of_tablet: tuple[TabletEntry, np.ndarray]) -> list[_FoundRows]:
+            entry, rows = of_tablet
             tablet = tablet_at(self.store, entry, timestamp)
-            found += _rows_of_keys(tablet, encoded.take(rows), rows, timestamp)
+            return list(_rows_of_keys(tablet, encoded.take(rows), rows, timestamp))
+
+        found = list(chain.from_iterable(_of_each(by_tablet, located, len(encoded))))
         fields = schema.result_schema()
         if not found:
             return fields.empty_table()
@@ -135,7 +143,11 @@ class KeyLookup:
         arrays = [columns[name].take(given) for name in schema.key_names]
         columns_read = columns_read[schema.key_count :]
         if columns_read:
-            parts = (each.read(columns_read, timestamp, has_room) for each in found)
+
+            def read(rows: _FoundRows) -> list[pa.Table]:
+                return list(rows.read(columns_read, timestamp, has_room))
+
+            parts = _of_each(found, read, len(encoded))
             arrays += in_order(pa.concat_tables(chain.from_iterable(parts)), order).columns
         return pa.Table.from_arrays(arrays, names=schema.names).cast(fields)
 
@@ -203,6 +215,13 @@ def in_order(rows: pa.Table, order: np.ndarray) -> pa.Table:
     gather = RowGather(rows)
     chunks = [[gather.take(name, part) for name in rows.column_names] for part in parts]
     return pa.concat_tables([pa.Table.from_arrays(each, schema=rows.schema) for each in chunks])
+
+
+def _of_each(items: Collection[S], work: Callable[[S], T], key_count: int) -> Iterable[T]:
+    """Return `work` of each item, in order; in threads for many keys."""
+    if key_count < PARALLEL_KEYS_MIN:
+        return map(work, items)
+    return in_threads("lookup", work, items)
 
 
 def _row_count(columns: dict[str, pa.Array]) -> int:

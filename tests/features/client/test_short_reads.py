@@ -13,6 +13,7 @@ import pytest
 import kudulite.client.scan
 from kudulite.basefile.base_data import ROW_GROUP_ROWS, BaseDataFile
 from kudulite.basefile.page_range import PAGE_ROWS
+from kudulite.client.lookup import PARALLEL_KEYS_MIN
 from kudulite.client.table import Table
 from tests.support.tables.core_tables import CoreTables, group_rows_of, tuples
 
@@ -242,3 +243,20 @@ def test_changes_decode_no_column_that_the_cache_has(
     assert not read_columns
     assert after == before
     assert len(after[0]) == len(numbers)
+
+
+def test_many_keys_are_looked_up_in_threads_in_their_order(core: CoreTables):
+    """From several tablets and rowsets, and memory; absent keys are left out, others repeated."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    client = core.client(small_write_rows_max=10)
+    table = client.create_table("t", schema, primary_key="k", hash_partitions=[(["k"], 3)])
+    for start in (0, 1):
+        keys = np.arange(start, 6_000, 2)
+        table.insert(pa.table({"k": keys, "v": keys * 7}))
+    table.update([{"k": 4, "v": -4}])
+    rng = np.random.default_rng(3)
+    wanted = rng.choice(9_000, 3 * PARALLEL_KEYS_MIN)
+    found = table.get_many(pa.table({"k": wanted}))
+    there = wanted[wanted < 6_000]
+    assert found["k"].to_pylist() == there.tolist()
+    assert found["v"].to_pylist() == np.where(there == 4, -4, there * 7).tolist()
