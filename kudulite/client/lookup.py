@@ -12,7 +12,7 @@ the one that was current at the ancient history mark, because a read at the mark
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
@@ -55,7 +55,7 @@ T = TypeVar("T")
 _ARROW = pa.Table | pa.RecordBatch | pa.RecordBatchReader
 # Of rows with text or bytes, so many are read first, and so many bytes at once.
 FIRST_ROWS, READ_BYTES = 1 << 12, 256 << 20
-# Fewer keys are read faster than threads begin.
+# Fewer keys are found sooner than threads begin.
 PARALLEL_KEYS_MIN = 1 << 10
 _GROWTH = 8  # later rows may be larger
 
@@ -133,7 +133,7 @@ class KeyLookup:
             tablet = tablet_at(self.store, entry, timestamp)
             return list(_rows_of_keys(tablet, encoded.take(rows), rows, timestamp))
 
-        found = list(chain.from_iterable(_of_each(by_tablet, located, len(encoded))))
+        found = list(chain.from_iterable(self._of_each(by_tablet, located, len(encoded))))
         fields = schema.result_schema()
         if not found:
             return fields.empty_table()
@@ -147,9 +147,22 @@ class KeyLookup:
             def read(rows: _FoundRows) -> list[pa.Table]:
                 return list(rows.read(columns_read, timestamp, has_room))
 
-            parts = _of_each(found, read, len(encoded))
+            parts = self._of_each(found, read, len(encoded))
             arrays += in_order(pa.concat_tables(chain.from_iterable(parts)), order).columns
         return pa.Table.from_arrays(arrays, names=schema.names).cast(fields)
+
+    def _of_each(self, items: Sequence[S], work: Callable[[S], T], key_count: int) -> Iterable[T]:
+        """Return `work` of each item, in order; in threads for many keys that are not in the cache.
+
+        The first item shows whether they are. Values in the cache are copied sooner than
+        threads take turns.
+        """
+        misses = self.store.cache.statistics.miss_count
+        first = [work(item) for item in items[:1]]
+        is_cold = self.store.cache.statistics.miss_count > misses
+        if key_count < PARALLEL_KEYS_MIN or not is_cold:
+            return chain(first, map(work, items[1:]))
+        return chain(first, in_threads("lookup", work, items[1:]))
 
     def _columns_at(self, timestamp: int, manifest: Manifest) -> tuple[Schema, Sequence[Column]]:
         """Return the schema of a moment, and its columns as a read of then finds them in files."""
@@ -215,13 +228,6 @@ def in_order(rows: pa.Table, order: np.ndarray) -> pa.Table:
     gather = RowGather(rows)
     chunks = [[gather.take(name, part) for name in rows.column_names] for part in parts]
     return pa.concat_tables([pa.Table.from_arrays(each, schema=rows.schema) for each in chunks])
-
-
-def _of_each(items: Collection[S], work: Callable[[S], T], key_count: int) -> Iterable[T]:
-    """Return `work` of each item, in order; in threads for many keys."""
-    if key_count < PARALLEL_KEYS_MIN:
-        return map(work, items)
-    return in_threads("lookup", work, items)
 
 
 def _row_count(columns: dict[str, pa.Array]) -> int:

@@ -257,7 +257,7 @@ class LockQueue:
         now = time.monotonic_ns()
         heartbeat = now >> _HEARTBEAT_SHIFT
         try:
-            is_next = not (self._has_earlier(heartbeat) or self._has_earlier(heartbeat - 1))
+            is_next = not self._has_earlier(heartbeat)
         except OSError:
             self._is_usable, is_next = False, True
         if is_next and not self._is_next:
@@ -266,9 +266,17 @@ class LockQueue:
         return is_next
 
     def _has_earlier(self, heartbeat: int) -> bool:
-        """Whether a byte of a heartbeat with an earlier arrival is locked by another open file."""
-        begin = heartbeat % _HEARTBEATS * _ARRIVALS
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, begin, self._arrival, 0)
+        """Whether another open file has an earlier place, of this heartbeat or the last.
+
+        One without a place comes after all of both, which are mostly side by side.
+        """
+        last, this = (each % _HEARTBEATS * _ARRIVALS for each in (heartbeat - 1, heartbeat))
+        if self._arrival == _ARRIVALS and last < this:
+            return self._is_any_locked(last, 2 * _ARRIVALS)
+        return any(self._is_any_locked(begin, self._arrival) for begin in (last, this))
+
+    def _is_any_locked(self, begin: int, length: int) -> bool:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, begin, length, 0)
         found = fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, asked)
         return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
 

@@ -97,16 +97,16 @@ def flush_when_needed(store: TableStore, before: int, after: int) -> None:
 
     A failed flush is tried again later: the rows are in the log.
     """
-    if _is_overdue(store):
-        with suppress(KuduliteError):
-            _keep_up(store)
-            return
     limit = store.environment.flush_bytes
     is_large = after // limit > before // limit
     is_far_too_large = after >= HARD_LIMIT_FACTOR * limit
     background, key = store.environment.background, (store.folder, FLUSH)
     if not is_large and not is_far_too_large and background.is_scheduled(key):
         return
+    if _is_overdue(store):
+        with suppress(KuduliteError):
+            _keep_up(store)
+            return
     delay_seconds = 0.0 if is_large else FLUSH_AGE_SECONDS
     if is_far_too_large:
         with suppress(KuduliteError):
