@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.object_server import ObjectServer
+from tests.support.object_server import object_server as running_server
 from tests.support.tables.core_tables import CoreTables
 
 # A file system in memory, where there is one: thousands of small commits pay for every fsync.
@@ -21,3 +23,10 @@ def core() -> Iterator[CoreTables]:
         tables = CoreTables(Path(folder))
         yield tables
         tables.check_all()
+
+
+@pytest.fixture(scope="session")
+def object_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+    """A server that speaks S3, of this process of tests."""
+    with running_server(tmp_path_factory.mktemp("objects") / "server") as server:
+        yield server

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from obstore.store import MemoryStore
 
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.new_files import NewFiles
+from kudulite.storage.object_storage import ObjectStorage
 from kudulite.storage.storage import (
     MAPPED_BYTES_MIN,
     FileRef,
@@ -21,17 +23,23 @@ from kudulite.storage.storage import (
     verify_file,
 )
 from tests.support.doubles.faulty_storage import FaultyStorage
+from tests.support.object_server import ObjectServer
 
-STORAGES: dict[str, Callable[[], Storage]] = {
-    "directory": LocalStorage,
-    "a double without faults": lambda: FaultyStorage(LocalStorage()),
+SERVER = "objects of a server"
+STORAGES: dict[str, Callable[[Path], Storage]] = {
+    "directory": lambda _: LocalStorage(),
+    "a double without faults": lambda _: FaultyStorage(LocalStorage()),
+    "objects in memory": lambda root: ObjectStorage(MemoryStore(), root),
 }
 
 
-@pytest.fixture(params=STORAGES)
-def storage(request: pytest.FixtureRequest) -> Storage:
+@pytest.fixture(params=[*STORAGES, pytest.param(SERVER, marks=pytest.mark.full)])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     """Each implementation."""
-    return STORAGES[request.param]()
+    if request.param == SERVER:
+        server: ObjectServer = request.getfixturevalue("object_server")
+        return ObjectStorage(server.store(tmp_path.name), tmp_path)
+    return STORAGES[request.param](tmp_path)
 
 
 @pytest.fixture
@@ -83,6 +91,7 @@ def test_a_name_is_put_once(storage: Storage, folder: Path):
     assert storage.read(folder / "a") == b"first"
 
 
+@pytest.mark.parametrize("storage", ["directory", "a double without faults"], indirect=True)
 def test_a_put_makes_one_folder_and_never_two(storage: Storage, folder: Path):
     """A late file of a table that was deleted does not bring its folders back."""
     storage.put(folder / "rowset" / "a", b"x")
@@ -142,15 +151,25 @@ def test_names_are_listed_and_found(storage: Storage, folder: Path):
     assert storage.identity(folder / "b") == storage.identity(folder / "b") is not None
 
 
-def test_another_file_of_a_name_has_another_identity(storage: Storage, folder: Path):
-    """A table was deleted and created again: its version 1 is another one."""
-    storage.put(folder / "1", b"same")
+def check_identities(storage: Storage, folder: Path, first: bytes, second: bytes) -> None:
+    storage.put(folder / "1", first)
     before = storage.identity(folder / "1")
     storage.put(folder / "keeps the first inode busy", b"")
     storage.delete(folder / "1")
     storage.put(folder / "other", b"")
-    storage.put(folder / "1", b"same")
+    storage.put(folder / "1", second)
     assert storage.identity(folder / "1") not in (before, None)
+
+
+def test_another_file_of_a_name_has_another_identity(storage: Storage, folder: Path):
+    """A table was deleted and created again: its version 1 is another one."""
+    check_identities(storage, folder, b"table 1", b"table 2")
+
+
+@pytest.mark.parametrize("storage", STORAGES, indirect=True)
+def test_another_file_of_equal_bytes_has_another_identity(storage: Storage, folder: Path):
+    """On a server that knows an object by its bytes and its second it may have the same."""
+    check_identities(storage, folder, b"same", b"same")
 
 
 def test_what_is_gone_is_not_missed_by_a_delete(storage: Storage, folder: Path):
@@ -166,6 +185,17 @@ def test_what_is_gone_is_not_missed_by_a_delete(storage: Storage, folder: Path):
     storage.make_folder(folder / "b" / "deep")
     storage.put(folder / "b" / "deep" / "z", b"z")
     storage.delete_below(folder / "b")
+    storage.delete_below(folder / "b")
+    assert list(storage.files_below(folder)) == []
+
+
+@pytest.mark.parametrize("storage", STORAGES, indirect=True)
+def test_a_folder_without_files_goes(storage: Storage, folder: Path):
+    """Some servers list it for a while."""
+    storage.put(folder / "a" / "x", b"x")
+    storage.put(folder / "b" / "x", b"x")
+    storage.delete(folder / "a" / "x")
+    storage.delete_folder(folder / "a")
     storage.delete_below(folder / "b")
     assert storage.entries(folder) == []
 

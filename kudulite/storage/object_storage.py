@@ -1,0 +1,364 @@
+"""ObjectStorage: a Storage of objects, on S3, Google Cloud Storage, Azure, or what speaks S3.
+
+    path              s3:/bucket/prefix/metrics/manifest/7.json
+    root              s3:/bucket/prefix                            of the store, and of no object
+    name              metrics/manifest/7.json                      of the object
+
+There are no folders: a name may have parts, and a "folder" is there while objects have it in front
+of their names. An object is durable when it is put, and so is its name.
+
+An answer can be lost. The store has then acted, and the library, which tries again, learns that
+the object exists. S3 also says so of a request that it refused because of another one at the same
+time. Therefore each refusal is looked into: if the object is not there, it is put again; if it has
+the bytes of this call, this call has put it.
+
+**Invariants**: (1) those of storage.py; (2) two calls of `put_if_absent` never have the same
+content: it names its commit. Otherwise both could win.
+
+**Threads**: any. A process that is forked from one that has used a store must not use any: the
+threads of the library are not there, and a request would never end. It gets an error.
+
+**Source**: obstore, which is object_store of Apache Arrow's Rust project; conditional puts are its
+`mode="create"`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import tempfile
+import time
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import obstore
+import pyarrow as pa
+from obstore import exceptions
+from obstore.store import ObjectStore
+
+from kudulite.errors import NotSupportedError, StorageError
+from kudulite.storage.storage import Directory, FileRef, Listed, check_same_length
+from kudulite.storage.storage_error import storage_error
+
+# Up to here a new object is put in one request, and refused if it exists. A longer one is put
+# in parts, which cannot be refused; its name is new.
+PUT_BYTES_MAX = 64 << 20
+# A store that refuses the object and then does not have it is asked so often.
+_TRIES_MAX = 20
+_TRY_PAUSE_SECONDS = 0.05
+_DELETED_AT_ONCE = 1_000
+_SECRET = re.compile(r"\?[^\s\"'>)]*")  # of a URL: it may be signed
+_NUMBERS: dict[type[Exception], int] = {
+    exceptions.PermissionDeniedError: errno.EACCES,
+    exceptions.UnauthenticatedError: errno.EACCES,
+}
+
+
+class _UsedIn:
+    """The process that has used a store: the library's threads are in it alone."""
+
+    process_id: int | None = None
+
+
+def _check_process(action: str, target: object) -> None:
+    """Raise StorageError in a process that was forked from one that has used a store."""
+    own = os.getpid()
+    if _UsedIn.process_id is None:
+        _UsedIn.process_id = own
+    elif _UsedIn.process_id != own:
+        raise StorageError(
+            errno.EDEADLK,
+            f"cannot {action} {target}: process {_UsedIn.process_id} had used an object store when"
+            f" this one, {own}, was forked from it, where its connections do not work; start the"
+            " process with multiprocessing's method spawn or forkserver, or before the first use",
+        )
+
+
+class store_errors:
+    """Turns an error of the library in its `with` block into a StorageError."""
+
+    def __init__(self, action: str, target: object) -> None:
+        self._action, self._target = action, target
+
+    def __enter__(self) -> None:
+        _check_process(self._action, self._target)
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, StorageError):
+            raise storage_error(self._action, str(self._target), error) from error
+        if isinstance(error, exceptions.BaseError):
+            number = _NUMBERS.get(type(error), errno.EIO)
+            reason = _SECRET.sub("?…", str(error).partition("\n")[0])
+            raise StorageError(number, f"cannot {self._action} {self._target}: {reason}") from error
+
+
+class ObjectSink:
+    """A new object that is being written, in a temporary file of this machine if it is long."""
+
+    def __init__(self, storage: ObjectStorage, path: Path) -> None:
+        self._storage = storage
+        self.path = path
+        self.closed = False
+        self._file = tempfile.SpooledTemporaryFile(max_size=PUT_BYTES_MAX)
+        self._length = self._crc32 = 0
+
+    def write(self, data: Any) -> int:
+        """Append bytes; return their number. Raises StorageError when this machine refuses."""
+        view = memoryview(data).cast("B")
+        try:
+            self._file.write(view)
+        except OSError as error:
+            raise storage_error("write a temporary file for", self.path, error) from error
+        self._crc32 = zlib.crc32(view, self._crc32)
+        self._length += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
+        return self._length
+
+    def flush(self) -> None:
+        """Do nothing: `finish` puts the object."""
+
+    def close(self) -> None:
+        """Do nothing: pyarrow closes what it wraps, but only `finish` or `abort` end a sink."""
+
+    def finish(self) -> FileRef:
+        """Put the object; return its reference. It is durable, and so is its name."""
+        self._file.seek(0)
+        if self._length <= PUT_BYTES_MAX:
+            self._storage._create(self.path, self._file.read())
+        else:
+            self._storage._put_parts(self.path, self._file)
+        self.abort()
+        return FileRef(self.path.name, self._length, self._crc32)
+
+    def abort(self) -> None:
+        """Forget what was written, if `finish` has not been reached."""
+        self._file.close()
+        self.closed = True
+
+    def __enter__(self) -> ObjectSink:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.abort()
+
+
+class ObjectStorage:
+    """The objects of `store`, each with a path below `root`. Pickles as its store does."""
+
+    def __init__(self, store: ObjectStore, root: Path) -> None:
+        self._store = store
+        self.root = root
+        self._clock_seconds: float | None = None  # the store's clock minus ours
+
+    def __repr__(self) -> str:
+        return f"<object storage {self.root}>"
+
+    @property
+    def directory(self) -> Directory:
+        """Raise NotSupportedError: an object store has no files that grow, and no moves."""
+        raise NotSupportedError(
+            f"{self.root} is on an object store, which has no files that grow and no moves of"
+            " folders"
+        )
+
+    def _name(self, path: str | Path) -> str:
+        return PurePosixPath(path).relative_to(self.root).as_posix()
+
+    def _path(self, name: str) -> Path:
+        return self.root / name
+
+    # -- putting
+
+    def put(self, path: Path, content: bytes) -> FileRef:
+        """Put a new object. Raises StorageError with EEXIST if there is another one of its name."""
+        self._create(path, content)
+        return FileRef(path.name, len(content), zlib.crc32(content))
+
+    def _create(self, path: Path, content: bytes) -> None:
+        if not self.put_if_absent(path, content):
+            raise StorageError(errno.EEXIST, f"cannot create {path}: it exists")
+
+    def _put_parts(self, path: Path, file: Any) -> None:
+        with store_errors("create", path):
+            obstore.put(self._store, self._name(path), file)
+
+    def open_sink(self, path: Path) -> ObjectSink:
+        """Open a new object for writing."""
+        return ObjectSink(self, path)
+
+    def put_if_absent(self, path: Path, content: bytes) -> bool:
+        """Put an object of a name that none has; return False if there is another one."""
+        name = self._name(path)
+        with store_errors("create", path):
+            for _ in range(_TRIES_MAX):
+                try:
+                    obstore.put(self._store, name, content, mode="create")
+                except exceptions.AlreadyExistsError:
+                    with contextlib.suppress(FileNotFoundError):
+                        return bytes(obstore.get(self._store, name).bytes()) == content
+                else:
+                    return True
+                time.sleep(_TRY_PAUSE_SECONDS)
+        raise StorageError(
+            errno.EIO,
+            f"cannot create {path}: the store refused it {_TRIES_MAX} times as existing, and does"
+            " not have it",
+        )
+
+    def put_hint(self, path: Path, content: bytes) -> None:
+        """Put an object in the place of any other."""
+        with store_errors("replace", path):
+            obstore.put(self._store, self._name(path), content)
+
+    def make_folder(self, path: Path) -> None:
+        """Do nothing: there are no folders."""
+
+    def make_root(self, path: Path) -> None:
+        """Do nothing: there are no folders."""
+
+    def sync(self, folders: Iterable[Path]) -> None:
+        """Do nothing: objects are durable when they are put."""
+
+    # -- reading
+
+    def read(self, path: Path) -> bytes:
+        """Return an object's content."""
+        with store_errors("read", path):
+            return bytes(obstore.get(self._store, self._name(path)).bytes())
+
+    def read_ranges(
+        self, path: Path, ranges: Sequence[tuple[int, int | None]]
+    ) -> tuple[int, list[bytes]]:
+        """Return (an object's length, the bytes of each (offset, length)), side by side."""
+        length = self.length(path)
+        bounds = [
+            (min(start, length), length if count is None else min(start + count, length))
+            for start, count in ranges
+        ]
+        wanted = [(start, stop) for start, stop in bounds if start < stop]
+        found: Iterator[Any] = iter(())
+        if wanted:
+            starts, stops = zip(*wanted, strict=True)
+            with store_errors("read", path):
+                parts = obstore.get_ranges(self._store, self._name(path), starts=starts, ends=stops)
+            found = iter(parts)
+        return length, [bytes(next(found)) if start < stop else b"" for start, stop in bounds]
+
+    def open(self, path: Path, ref: FileRef) -> pa.NativeFile:
+        """Read a whole object, and return it as a file in memory."""
+        with store_errors("open", path):
+            content = obstore.get(self._store, self._name(path)).bytes()
+        check_same_length(path, len(content), ref)
+        return pa.BufferReader(pa.py_buffer(content))
+
+    def length(self, path: str | Path) -> int:
+        """Return an object's length."""
+        with store_errors("find", path):
+            return int(obstore.head(self._store, self._name(path))["size"])
+
+    def exists(self, path: str | Path) -> bool:
+        """Whether there is an object at `path`, or one with this path in front of its name."""
+        return self.identity(path) is not None or self.is_folder(Path(path))
+
+    def identity(self, path: str | Path) -> object:
+        """Return the identity of an object, which no later one of its name has, or None."""
+        try:
+            with store_errors("find", path):
+                found = obstore.head(self._store, self._name(path))
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return None
+        return found["e_tag"], found["version"], found["last_modified"]
+
+    def is_folder(self, path: Path) -> bool:
+        """Whether there is an object with this path in front of its name."""
+        with store_errors("list", path):
+            stream = obstore.list(self._store, prefix=self._prefix(path), chunk_size=1)
+            return any(stream)
+
+    def _prefix(self, folder: Path) -> str | None:
+        name = self._name(folder)
+        return None if name == "." else name
+
+    def entries(self, folder: Path) -> list[Path]:
+        """Return the objects in `folder`, and the next parts of other names below it, sorted."""
+        with store_errors("list", folder):
+            found = obstore.list_with_delimiter(self._store, prefix=self._prefix(folder))
+        names = [each["path"] for each in found["objects"]]
+        return sorted(self._path(name) for name in (*names, *found["common_prefixes"]))
+
+    def files_below(self, folder: Path, *, is_fresh: bool = False) -> Iterator[Listed]:
+        """Yield the objects below a folder; ages are by the clock of the store."""
+        now = time.time() + self._clock_difference()
+        for found in self._listed(folder):
+            age_seconds = now - found["last_modified"].timestamp()
+            yield Listed(self._path(found["path"]), found["size"], age_seconds)
+
+    def _listed(self, folder: Path) -> Iterator[Any]:
+        with store_errors("list", folder):
+            for chunk in obstore.list(self._store, prefix=self._prefix(folder)):
+                yield from chunk
+
+    def _clock_difference(self) -> float:
+        """Return the seconds by which the store's clock is ahead of ours, found with an object.
+
+        A process that may not put one gets 0.
+        """
+        if self._clock_seconds is None:
+            self._clock_seconds = 0.0
+            name = f".clock-{uuid.uuid4().hex}"
+            with contextlib.suppress(StorageError), store_errors("create", self._path(name)):
+                before = time.time()
+                obstore.put(self._store, name, b"")
+                put_at = obstore.head(self._store, name)["last_modified"].timestamp()
+                self._clock_seconds = put_at - before
+                obstore.delete(self._store, name)
+        return self._clock_seconds
+
+    def names_below(self, folder: Path) -> dict[Path, list[str]]:
+        """Return a folder and all below it, each with the names in it that are no folders."""
+        found: dict[Path, list[str]] = {}
+        for each in self._listed(folder):
+            path = self._path(each["path"])
+            found.setdefault(path.parent, []).append(path.name)
+            for parent in path.parent.parents:
+                if not parent.is_relative_to(folder):
+                    break
+                found.setdefault(parent, [])
+        return found
+
+    def check_folder(self, path: str | Path) -> None:
+        """Do nothing: there are no links."""
+
+    # -- deleting
+
+    def delete(self, path: Path) -> None:
+        """Delete an object, if it exists."""
+        with store_errors("remove", path), contextlib.suppress(FileNotFoundError):
+            obstore.delete(self._store, self._name(path))
+
+    def delete_folder(self, path: Path) -> None:
+        """Do nothing: a folder without objects is not there."""
+
+    def delete_below(self, folder: Path) -> None:
+        """Delete all objects below a folder; another process may delete some meanwhile."""
+        names = [found["path"] for found in self._listed(folder)]
+        for start in range(0, len(names), _DELETED_AT_ONCE):
+            some = names[start : start + _DELETED_AT_ONCE]
+            try:
+                with store_errors("remove", folder):
+                    obstore.delete(self._store, some)
+            except StorageError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                for name in some:  # Azure stops at the first one that is gone
+                    self.delete(self._path(name))

@@ -1,0 +1,57 @@
+"""A double of obstore that loses answers, refuses out of turn, and fails as a test asks."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+import obstore
+from obstore import exceptions
+
+# Of a put at random: done but answered as if somebody else had done it, refused though nobody had,
+# done late, done.
+_FAULTS = ("lost", "refused", "late", "")
+
+
+class FaultyLibrary:
+    """The functions of obstore.
+
+    `next_puts` are what the next puts do: "lost", "refused", "late", "", or the error they raise;
+    with `random` all later ones choose. Every call raises `error` if there is one.
+    """
+
+    def __init__(self) -> None:
+        self.next_puts: list[str | Exception] = []
+        self.random: random.Random | None = None
+        self.error: Exception | None = None
+        self.fault_count = 0
+        self._mutex = threading.Lock()
+
+    def put(self, store: Any, name: str, content: Any, **options: Any) -> Any:
+        """Put an object, or not."""
+        with self._mutex:
+            fault = self.next_puts.pop(0) if self.next_puts else ""
+            if not fault and self.random is not None:
+                fault = self.random.choice(_FAULTS)
+            self.fault_count += bool(fault)
+        self._fail()
+        if isinstance(fault, Exception):
+            raise fault
+        if fault == "refused":
+            raise exceptions.AlreadyExistsError("a conflicting operation")
+        if fault == "late":
+            time.sleep(0.001)
+        done = obstore.put(store, name, content, **options)
+        if fault == "lost":  # the library tries again by itself
+            return obstore.put(store, name, content, **options)
+        return done
+
+    def __getattr__(self, name: str) -> Any:
+        self._fail()
+        return getattr(obstore, name)
+
+    def _fail(self) -> None:
+        if self.error is not None:
+            raise self.error

@@ -1,0 +1,90 @@
+"""A server that speaks S3, on loopback, one for each process of tests that needs it."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+_PORTS = ("master.port", "volume.port", "filer.port", "s3.port")
+
+
+@dataclass(frozen=True)
+class ObjectServer:
+    """A server at `endpoint`, with a bucket for tests."""
+
+    endpoint: str
+    bucket: str = "tests"
+
+    def store(self, prefix: str) -> S3Store:
+        """Return the objects of the bucket below a prefix."""
+        return S3Store(
+            self.bucket,
+            prefix=prefix,
+            endpoint=self.endpoint,
+            region="us-east-1",
+            skip_signature=True,
+            client_options={"allow_http": True},
+        )
+
+
+@contextmanager
+def object_server(folder: Path) -> Iterator[ObjectServer]:
+    """Run a server with its files in an empty folder, which is removed at the end."""
+    with ExitStack() as ports:
+        sockets = [ports.enter_context(socket.socket()) for _ in range(2 * len(_PORTS))]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        numbers = [each.getsockname()[1] for each in sockets]
+    names = [*_PORTS, *(f"{name}.grpc" for name in _PORTS)]
+    options = [f"-{name}={number}" for name, number in zip(names, numbers, strict=True)]
+    options += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
+    command = shutil.which("weed", path=str(Path(sys.executable).parent)) or "weed"
+    server = ObjectServer(f"http://127.0.0.1:{numbers[len(_PORTS) - 1]}")
+    folder.mkdir(parents=True)
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [command, "server", "-s3", "-ip=127.0.0.1", f"-dir={folder}", *options],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        _make_bucket(server, process, folder / "log")
+        yield server
+    finally:
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_bucket(server: ObjectServer, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until the server has a bucket that takes objects."""
+    request = urllib.request.Request(f"{server.endpoint}/{server.bucket}", method="PUT")
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            urllib.request.urlopen(request, timeout=_START_SECONDS).close()
+            obstore.put(server.store("ready"), "ready", b"")
+            return
+        except (OSError, BaseError) as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                text = log.read_text(errors="replace")[-2_000:]
+                raise AssertionError(f"the server did not start: {error}\n{text}") from error
+        time.sleep(0.2)

@@ -1,0 +1,182 @@
+"""ObjectStorage where a store answers late, wrongly or not at all, and after a fork."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import pickle
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from obstore import exceptions
+from obstore.store import MemoryStore, S3Store
+
+from kudulite.errors import NotSupportedError, StorageError
+from kudulite.storage import object_storage
+from kudulite.storage.object_storage import PUT_BYTES_MAX, ObjectStorage
+from tests.support.doubles.faulty_library import FaultyLibrary
+from tests.support.tiers import tiered
+
+ROOT = Path("memory:/bucket")
+
+
+@pytest.fixture
+def storage() -> ObjectStorage:
+    """Objects in memory."""
+    return ObjectStorage(MemoryStore(), ROOT)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyLibrary]:
+    """The library, which fails as it is bidden."""
+    double = FaultyLibrary()
+    monkeypatch.setattr(object_storage, "obstore", double)
+    monkeypatch.setattr(object_storage, "_TRY_PAUSE_SECONDS", 0.0)
+    yield double
+
+
+def test_an_answer_that_is_lost_is_no_lost_race(storage: ObjectStorage, library: FaultyLibrary):
+    """The library tries again and learns that the object exists."""
+    library.next_puts = ["lost", "lost"]
+    assert storage.put_if_absent(ROOT / "1", b"ours")
+    assert storage.put(ROOT / "a", b"ours").length == 4
+    assert library.next_puts == []
+    assert not storage.put_if_absent(ROOT / "1", b"theirs")
+    assert storage.read(ROOT / "1") == b"ours"
+
+
+def test_a_refusal_of_an_object_that_is_not_there_is_tried_again(
+    storage: ObjectStorage, library: FaultyLibrary
+):
+    """As S3's 409, for two requests at the same time; without an end it is an error."""
+    library.next_puts = ["refused"] * 3
+    assert storage.put_if_absent(ROOT / "1", b"ours")
+    library.next_puts = ["refused"] * 100
+    with pytest.raises(StorageError, match="refused it 20 times as existing, and does not have it"):
+        storage.put_if_absent(ROOT / "2", b"ours")
+    assert not storage.exists(ROOT / "2")
+
+
+@tiered("seed", range(20))
+def test_one_of_many_wins_whatever_is_lost(
+    storage: ObjectStorage, library: FaultyLibrary, seed: int
+):
+    """Eight threads put numbers in turn; each number is won once, by the one whose bytes it has."""
+    library.random, numbers = random.Random(seed), 40
+    won: dict[int, list[bytes]] = {number: [] for number in range(numbers)}
+
+    def put_all(name: int) -> None:
+        for number in range(numbers):
+            content = f"{name} {number}".encode()
+            if storage.put_if_absent(ROOT / str(number), content):
+                won[number].append(content)
+
+    threads = [threading.Thread(target=put_all, args=[name]) for name in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert library.fault_count > numbers
+    assert {n: [storage.read(ROOT / str(n))] for n in range(numbers)} == won
+
+
+def test_a_long_object_goes_in_parts(storage: ObjectStorage):
+    """From a temporary file, not from memory; an error before its end leaves nothing."""
+    block = b"x" * (1 << 20)
+    count = PUT_BYTES_MAX // len(block) + 1
+    with storage.open_sink(ROOT / "long") as sink:
+        for _ in range(count):
+            sink.write(block)
+        ref = sink.finish()
+    assert (ref.length, storage.length(ROOT / "long")) == (count << 20, count << 20)
+    assert storage.read_ranges(ROOT / "long", [(ref.length - 1, None)])[1] == [b"x"]
+
+
+def test_the_library_is_not_used_after_a_fork(storage: ObjectStorage):
+    """It would wait for ever; a process that is spawned may use the store."""
+    storage.put(ROOT / "a", b"x")
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_read, args=[storage, theirs])
+    process.start()
+    assert ours.poll(60)
+    found = ours.recv()
+    process.join()
+    assert isinstance(found, StorageError) and found.errno == errno.EDEADLK
+    assert "had used an object store when this one" in str(found)
+
+
+def _read(storage: ObjectStorage, answer: Any) -> None:
+    try:
+        answer.send(storage.read(ROOT / "a"))
+    except StorageError as error:
+        answer.send(error)
+
+
+ERRORS: dict[str, tuple[Exception, int, str]] = {
+    "permission": (exceptions.PermissionDeniedError("no access to it\nmore"), errno.EACCES, "no"),
+    "anything": (exceptions.GenericError("HTTP 500\nDebug: {...}"), errno.EIO, "HTTP 500$"),
+    "a signed address": (
+        exceptions.GenericError("GET https://a.b/c?sig=SECRET&x=1 failed"),
+        errno.EIO,
+        r"https://a.b/c\?… failed$",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda storage: storage.read(ROOT / "a"),
+        lambda storage: storage.put(ROOT / "a", b""),
+        lambda storage: storage.put_hint(ROOT / "a", b""),
+        lambda storage: storage.length(ROOT / "a"),
+        lambda storage: storage.exists(ROOT / "a"),
+        lambda storage: storage.entries(ROOT),
+        lambda storage: list(storage.names_below(ROOT)),
+        lambda storage: storage.delete(ROOT / "a"),
+    ],
+)
+def test_errors_of_a_store_name_the_object_and_no_secret(
+    storage: ObjectStorage,
+    library: FaultyLibrary,
+    name: str,
+    call: Callable[[ObjectStorage], object],
+):
+    """The first line of the library's text, without the query of an address."""
+    error, number, text = ERRORS[name]
+    library.error = error
+    with pytest.raises(StorageError, match=text) as found:
+        call(storage)
+    assert found.value.errno == number and str(ROOT) in str(found.value)
+    assert "SECRET" not in str(found.value)
+
+
+def test_a_storage_shows_no_secret_and_goes_to_other_processes():
+    """Its repr has the address; pickled, it has its store."""
+    store = S3Store("b", access_key_id="id", secret_access_key="SECRET", region="eu")
+    storage = ObjectStorage(store, Path("s3:/b"))
+    assert repr(storage) == "<object storage s3:/b>"
+    again = pickle.loads(pickle.dumps(storage))
+    assert again.root == storage.root
+    with pytest.raises(NotSupportedError, match="s3:/b is on an object store"):
+        _ = storage.directory
+
+
+def test_ages_are_by_the_clock_of_the_store(
+    storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch, library: FaultyLibrary
+):
+    """Ours may be wrong; a process that may not put anything takes its own."""
+    storage.put(ROOT / "a", b"x")
+    now = object_storage.time.time
+    monkeypatch.setattr(object_storage.time, "time", lambda: now() + 10_000)
+    (found,) = storage.files_below(ROOT)
+    assert -5 < found.age_seconds < 60
+    library.next_puts = [exceptions.PermissionDeniedError("no")]
+    (found,) = ObjectStorage(storage._store, ROOT).files_below(ROOT)
+    assert 9_000 < found.age_seconds < 11_000
