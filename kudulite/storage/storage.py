@@ -8,8 +8,8 @@
     directory           an open file that grows, and moves of whole folders
 
 A path is a name: the layers above join and compare paths, and only a `Storage` looks at what is
-there. LocalStorage keeps files in directories, and ObjectStorage objects in a store, which has no folders
-and no `Directory`. Both pass the same contract (tests/features/storage/test_contract.py).
+there. LocalStorage keeps files in directories, and ObjectStorage objects in a store, which has no
+folders and no `Directory`. Both pass the same contract (tests/features/storage/test_contract.py).
 
 **Invariants**: (1) a file is put once under its name and never changes, except that a file of
 `open_append` grows, and is cut back only to a length that was durable before; (2) a `FileRef`

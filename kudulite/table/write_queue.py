@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from kudulite.errors import KuduliteError, RetryableError
@@ -24,11 +25,9 @@ class QueuedWrite(ABC):
 
     `is_done`: there is a result or an error. One that was taken off the queue and has neither was
     interrupted. `is_stale`: nothing was written because the table is not as it was planned for.
-    Writes that `may_share` a commit are written together where they follow each other.
     `memory_bytes` are those of the table's memory before and after it, where it has grown.
     """
 
-    may_share = False
     error: KuduliteError | None = None
     is_done = False
     is_stale = False
@@ -52,13 +51,8 @@ class QueuedWrite(ABC):
 
 
 def groups_of(writes: Sequence[QueuedWrite]) -> list[list[QueuedWrite]]:
-    """Put writes together that may share a commit; others stand alone."""
-    groups: list[list[QueuedWrite]] = []
-    for write in writes:
-        if not groups or not (write.may_share and groups[-1][0].may_share):
-            groups.append([])
-        groups[-1].append(write)
-    return groups
+    """Put writes of a kind together where they follow each other: they may share an append."""
+    return [list(group) for _, group in groupby(writes, key=type)]
 
 
 class WriteQueue:

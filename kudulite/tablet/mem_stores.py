@@ -22,6 +22,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +53,18 @@ _WAITING_BYTES_MAX = 1 << 20
 _WAITING_ROW_BYTES = 500  # memory of a buffered row beyond the bytes of its record
 # Fewer keys than this are looked up one by one: array operations have a higher fixed cost.
 LOCATE_ARRAY_MIN = 12
+
+
+class AppendedRecord(NamedTuple):
+    """A record just appended to the log; `locate` returned the `locations` of its `keys`.
+
+    `byte_count` is its length.
+    """
+
+    record: Record
+    keys: Sequence[bytes]
+    locations: Sequence[Location | None]
+    byte_count: int
 
 
 @dataclass(frozen=True)
@@ -252,31 +265,14 @@ class MemStores:
                 ) from error
         self.end = end
 
-    def apply(
-        self,
-        record: Record,
-        keys: Sequence[bytes],
-        locations: Sequence[Location | None],
-        end: LogPosition,
-        byte_count: int,
-    ) -> None:
-        """Apply a record just appended to the log, up to `end`; `locate` returned its `locations`.
-
-        `byte_count` is the length of the record.
-        """
+    def apply(self, appended: Sequence[AppendedRecord], end: LogPosition) -> None:
+        """Apply the records of a frame just appended to the log, up to `end`, oldest first."""
         with self.mutex:
             if self.end == end:
-                return  # a reader's thread has already read the record from the log
+                return  # a reader's thread has already read the frame from the log
             try:
-                self._waiting.append((record, keys, locations))
-                for key, op, place in zip(keys, _ops_of(record), locations, strict=True):
-                    is_gone = op == CHANGE_DELETE
-                    self._waiting_locations[key] = None if is_gone else place or IN_MEMROWSET
-                self._waiting_count += len(keys)
-                self._waiting_bytes += byte_count
-                self._count(record.timestamp, record.timestamp, len(keys))
-                if self.schema.auto_incrementing is not None:
-                    self.last_id = max(self.last_id, *map(id_of_key, keys))
+                for each in appended:
+                    self._add_waiting(each)
                 self.end = end
             except BaseException:
                 self.is_torn = True
@@ -284,6 +280,18 @@ class MemStores:
             is_large = self._waiting_bytes >= _WAITING_BYTES_MAX
             if is_large or self._waiting_count >= WAITING_ROWS_MAX:
                 self._apply_waiting()
+
+    def _add_waiting(self, appended: AppendedRecord) -> None:
+        record, keys, locations, byte_count = appended
+        self._waiting.append((record, keys, locations))
+        for key, op, place in zip(keys, _ops_of(record), locations, strict=True):
+            is_gone = op == CHANGE_DELETE
+            self._waiting_locations[key] = None if is_gone else place or IN_MEMROWSET
+        self._waiting_count += len(keys)
+        self._waiting_bytes += byte_count
+        self._count(record.timestamp, record.timestamp, len(keys))
+        if self.schema.auto_incrementing is not None:
+            self.last_id = max(self.last_id, *map(id_of_key, keys))
 
     def _count(self, first: int, last: int, row_count: int) -> None:
         self.timestamp_min = self.timestamp_min or int(first)

@@ -11,14 +11,15 @@ which leaves a tombstone, and rows that are too large for one record.
 
 **Invariants**: all rows are written, or none.
 
-**Threads**: any; the batches of several threads are written one after the other.
+**Threads**: any. The batches of threads that wait for the same table are commits of their own, and
+those that have no key in common are appended together, with one fsync.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,7 +33,7 @@ from kudulite.model.key_array import KeyArray
 from kudulite.storage.new_files import NewFiles
 from kudulite.storage.table_lock import TableLock
 from kudulite.table.open_writes import check_write_is_open, end_write
-from kudulite.table.present import Present, recover
+from kudulite.table.present import recover
 from kudulite.table.row_ids import last_id_of, next_id
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_queue import QueuedWrite
@@ -50,8 +51,9 @@ from kudulite.tablet.row_effects import WriteCounts
 from kudulite.tablet.tablet import RowLocations
 from kudulite.wal.commit_format import CommitInfo
 from kudulite.wal.row_codec import RecordSizeError
+from kudulite.writes.batch_pieces import FEW_BYTES_MAX
 from kudulite.writes.commit import CommitResult, skipped
-from kudulite.writes.log_commit import LogCommit, TabletChanges
+from kudulite.writes.log_commit import EncodedCommit, LogCommit, TabletChanges
 from kudulite.writes.stager import Stager, split_codes
 
 
@@ -75,40 +77,82 @@ class BatchRequest(QueuedWrite):
     result: CommitResult | None = None
 
     def write(self, lock: TableLock, group: Sequence[BatchRequest]) -> None:
-        """Write the batch, which is alone in its group."""
-        found = recover(self.store, lock)
+        """Write the batches of a group, in order."""
+        turn = _Turn(self.store, lock)
+        for request in group:
+            turn.take(request)
+        turn.append()
+
+
+@dataclass
+class _Turn:
+    """The batches that are written in one turn; those that are made wait for one append."""
+
+    store: TableStore
+    lock: TableLock
+    commit: LogCommit = field(init=False)
+    made: list[tuple[BatchRequest, CommitResult, EncodedCommit]] = field(default_factory=list)
+    keys: set[bytes] = field(default_factory=set)
+
+    def take(self, request: BatchRequest) -> None:
+        """Make the changes of a batch, or note its error. Raises StorageError, CorruptionError."""
         try:
-            self.result = self._written(found, lock)
+            self._take(request)
         except (StorageError, CorruptionError):
             raise
         except _NeedsFilesError:
-            pass
+            request.is_done = True
         except KuduliteError as error:
-            self.error = error
-        self.is_done = True
+            request.error, request.is_done = error, True
 
-    def _written(self, found: Present, lock: TableLock) -> CommitResult:
-        store, state, manifest = self.store, self.state, found.manifest
+    def _take(self, request: BatchRequest) -> None:
+        store, state = self.store, request.state
+        if state.application_id is not None:
+            self.append()  # so that its version is listed
+        found = recover(store, self.lock)
+        self.commit, manifest = LogCommit(store, self.lock, found), found.manifest
         if manifest.table_id != state.table_id:
             store.chain.newest_of(state.table_id)  # raises the error of another table
-        check_same_schema(store.name, state, self.base, manifest)
+        check_same_schema(store.name, state, request.base, manifest)
         check_history(store, state, manifest)
         is_versioned = state.application_id is not None
         if is_versioned and is_committed(state, found.memory.listing(manifest)):
-            return skipped(manifest, found.timestamp)
-        if self.has_record:
+            request.result, request.is_done = skipped(manifest, found.timestamp), True
+            return
+        if request.has_record:
             check_write_is_open(store, state.write_id)
-        commit = LogCommit(store, lock, found)
-        batch = _Batch(self, commit, Stager(store, state, manifest, NewFiles(store.storage)))
+        stager = Stager(store, state, manifest, NewFiles(store.storage))
         try:
-            result = batch.write()
+            self._make(request, _Batch(request, self.commit, stager))
         except (RecordSizeError, pa.ArrowCapacityError) as error:
             raise _NeedsFilesError from error
-        self.memory_bytes = batch.memory_bytes
-        if self.has_record:
-            with suppress(StorageError):  # it is committed
-                end_write(store, state.write_id)
-        return result
+
+    def _make(self, request: BatchRequest, batch: _Batch) -> None:
+        keys = batch.keys()
+        if keys is None or not self.keys.isdisjoint(keys):
+            self.append()  # the rows that it finds, and the ids that are used, are in memory then
+        after = self.made[-1][2].timestamp if self.made else 0
+        result, encoded = batch.write(after)
+        if encoded is None:
+            request.result, request.is_done = result, True
+            return
+        if sum(len(commit.content) for *_, commit in self.made) > FEW_BYTES_MAX:
+            self.append()
+        self.made.append((request, result, encoded))
+        self.keys.update(keys or ())
+
+    def append(self) -> None:
+        """Append what is made, durably. Raises StorageError, CorruptionError."""
+        if not self.made:
+            return
+        made, self.made, self.keys = self.made, [], set()
+        memory_bytes = self.commit.write([encoded for *_, encoded in made])
+        made[0][0].memory_bytes = memory_bytes
+        for request, result, _ in made:
+            request.result, request.is_done = result, True
+            if request.has_record:
+                with suppress(StorageError):  # it is committed
+                    end_write(self.store, request.state.write_id)
 
 
 @dataclass
@@ -127,37 +171,48 @@ class _Batch:
     request: BatchRequest
     commit: LogCommit
     stager: Stager
-    memory_bytes: tuple[int, int] = (0, 0)
 
     @cached_property
     def resolver(self) -> Resolver:
         """The resolver of the rows of all tablets."""
         return self.stager.resolver
 
-    def write(self) -> CommitResult:
-        """Append the batch as one commit. Raises RowError, ConflictError, RecordSizeError."""
-        commit, state, manifest = self.commit, self.request.state, self.stager.manifest
+    @cached_property
+    def _split(self) -> tuple[OperationBatch, list[_Part]]:
+        """The rows with their operations, and those of each tablet."""
+        schema, spec = self.stager.manifest.schema, self.request.state.spec
         rows, codes = split_codes(self.request.checked)
-        numbers = manifest.schema.auto_incrementing
-        given = rows
+        numbers, given = schema.auto_incrementing, rows
         if numbers is not None:
             given = _with_column(rows, numbers, pc.fill_null(rows.column(numbers), 0))
         parts = [self._part(*split) for split in self.stager.split(given)]
         if numbers is not None:
             rows = self._numbered(rows, numbers, codes, parts)
-        batch = OperationBatch.of(rows, codes, manifest.schema, state.spec)
+        return OperationBatch.of(rows, codes, schema, spec), parts
+
+    def keys(self) -> list[bytes] | None:
+        """Return the keys of the rows, None where they depend on the ids that are used."""
+        if self.stager.manifest.schema.auto_incrementing is not None:
+            return None
+        return self._split[0].keys.to_list()
+
+    def write(self, after: int) -> tuple[CommitResult, EncodedCommit | None]:
+        """Return the result, and the commit if there is one, at a timestamp after `after`.
+
+        Raises RowError, ConflictError, RecordSizeError.
+        """
+        commit, state, manifest = self.commit, self.request.state, self.stager.manifest
+        batch, parts = self._split
         used = commit.used_timestamp([(part.entry, part.memory) for part in parts])
-        timestamp = self.request.store.next_timestamp(used)
+        timestamp = self.request.store.next_timestamp(max(used, after))
         if self._needs_rows:
             counts, found = self._one_by_one(parts, batch, timestamp)
         else:
             counts, found = self._together(parts, batch, timestamp)
         if not found and state.application_id is None:
-            return CommitResult(manifest.version, used, counts)
-        info = self._info(counts)
-        content = commit.encode(found, timestamp, info)
-        self.memory_bytes = commit.write(content, found, timestamp, info)
-        return CommitResult(manifest.version, timestamp, counts)
+            return CommitResult(manifest.version, used, counts), None
+        encoded = EncodedCommit.of(found, timestamp, self._info(counts))
+        return CommitResult(manifest.version, timestamp, counts), encoded
 
     @property
     def _needs_rows(self) -> bool:

@@ -36,7 +36,7 @@ from kudulite.table.table_log import log_folder
 from kudulite.table.table_memory import TableMemory
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_queue import QueuedWrite, WriteQueue, groups_of
-from kudulite.tablet.mem_stores import Location, MemStores
+from kudulite.tablet.mem_stores import AppendedRecord, Location, MemStores
 from kudulite.upkeep.maintenance_schedule import flush_when_needed
 from kudulite.wal.commit_format import CommitInfo, LoggedCommit, encode_commit
 from kudulite.wal.log_writer import LogWriter
@@ -141,6 +141,24 @@ class TabletChanges:
 
 
 @dataclass(frozen=True)
+class EncodedCommit:
+    """A commit as the log has it: the changes of all tablets at a timestamp."""
+
+    content: bytes
+    changes: Sequence[TabletChanges]
+    timestamp: int
+    info: CommitInfo | None
+
+    @staticmethod
+    def of(
+        changes: Sequence[TabletChanges], timestamp: int, info: CommitInfo | None = None
+    ) -> EncodedCommit:
+        """Encode a commit. Raises RecordSizeError."""
+        content = encode_commit(timestamp, {c.entry.id: c.content for c in changes}, info)
+        return EncodedCommit(content, changes, timestamp, info)
+
+
+@dataclass(frozen=True)
 class LogCommit:
     """A commit on the state `found`, while the table's lock is held."""
 
@@ -153,38 +171,34 @@ class LogCommit:
         stamps = [max(entry.timestamp, memory.timestamp_max) for entry, memory in tablets]
         return max(self.found.timestamp, self.found.manifest.schema_since, *stamps)
 
-    def encode(
-        self, changes: Sequence[TabletChanges], timestamp: int, info: CommitInfo | None = None
-    ) -> bytes:
-        """Return the bytes of the commit. Raises RecordSizeError."""
-        return encode_commit(timestamp, {c.entry.id: c.content for c in changes}, info)
+    def write(self, commits: Sequence[EncodedCommit]) -> tuple[int, int]:
+        """Append commits in the order of their timestamps, durably, and make them visible.
 
-    def write(
-        self,
-        content: bytes,
-        changes: Sequence[TabletChanges],
-        timestamp: int,
-        info: CommitInfo | None = None,
-    ) -> tuple[int, int]:
-        """Append a commit, durably, and make it visible.
-
-        Returns the bytes of the table's memory before and after it. Raises StorageError,
+        Returns the bytes of the table's memory before and after them. Raises StorageError,
         CorruptionError.
         """
         memory = self.found.memory
         begin = memory.end
-        end = self._append(content)
+        end = self._append([commit.content for commit in commits])
         self._note_end(memory, end)
         with suppress(StorageError):  # a reader that needs it advances it under the lock
-            self.lock.advance_safe_timestamp(timestamp)
-        parts = {c.entry.id: pa.py_buffer(c.content) for c in changes}
-        memory.add([LoggedCommit(timestamp, info, parts, end)], begin, end)
-        for c in changes:
-            c.memory.apply(c.record, c.keys, c.locations, end, len(c.content))
-        return memory.growth(c.memory for c in changes)
+            self.lock.advance_safe_timestamp(commits[-1].timestamp)
+        logged = []
+        for commit in commits:
+            parts = {c.entry.id: pa.py_buffer(c.content) for c in commit.changes}
+            logged.append(LoggedCommit(commit.timestamp, commit.info, parts, end))
+        memory.add(logged, begin, end)
+        appended: dict[MemStores, list[AppendedRecord]] = {}
+        for commit in commits:
+            for c in commit.changes:
+                record = AppendedRecord(c.record, c.keys, c.locations, len(c.content))
+                appended.setdefault(c.memory, []).append(record)
+        for stores, records in appended.items():
+            stores.apply(records, end)
+        return memory.growth(appended)
 
-    def _append(self, content: bytes) -> LogPosition:
-        """Append a commit to the table's log, durably; return where the log ends then."""
+    def _append(self, contents: Sequence[bytes]) -> LogPosition:
+        """Append commits to the table's log, durably; return where the log ends then."""
         memory = self.found.memory
         if memory.log is None or memory.log.end != memory.end:
             memory.log = LogWriter(
@@ -195,10 +209,10 @@ class LogCommit:
                 padding_bytes=_PADDING_BYTES,
             )
         metrics, begin = self.store.metrics, time.perf_counter()
-        end = memory.log.append([content])
+        end = memory.log.append(contents)
         seconds = time.perf_counter() - begin
         metrics.log_writes += 1
-        metrics.log_bytes += len(content)
+        metrics.log_bytes += sum(map(len, contents))
         metrics.log_write_seconds += seconds
         if seconds > SLOW_LOG_SECONDS:
             warn_of_slow(self.store.name, "an append to the log with its fsync", seconds)

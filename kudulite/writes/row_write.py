@@ -47,7 +47,7 @@ from kudulite.tablet.row_effects import (
 )
 from kudulite.wal.record_format import encode_rows
 from kudulite.wal.row_codec import RecordSizeError
-from kudulite.writes.log_commit import LogCommit, TabletChanges, write_in_turn
+from kudulite.writes.log_commit import EncodedCommit, LogCommit, TabletChanges, write_in_turn
 
 _PADDING_BYTES = 64 << 10
 
@@ -70,8 +70,6 @@ class TabletRows:
 @dataclass(eq=False)
 class WriteRequest(QueuedWrite):
     """The operations of one caller, by tablet of the version `planned`, and their result."""
-
-    may_share = True
 
     store: TableStore
     planned: Manifest
@@ -327,14 +325,14 @@ class TableWrite:
         try:
             made = [write.changes(timestamp) for write in writes]
             changes = [each for each in made if each is not None]
-            content = commit.encode(changes, timestamp) if changes else None
+            encoded = EncodedCommit.of(changes, timestamp) if changes else None
         except (RecordSizeError, pa.ArrowCapacityError) as error:
             self._write_apart(requests, error)
             return
-        if content is None:
+        if encoded is None:
             _set_results(requests, writes, used)
             return
-        requests[0].memory_bytes = commit.write(content, changes, timestamp)
+        requests[0].memory_bytes = commit.write([encoded])
         _set_results(requests, writes, timestamp)
 
     def _tablet_writes(

@@ -12,6 +12,7 @@ from kudulite.table.write_queue import groups_of
 from kudulite.tablet.row_effects import RowOperation
 from kudulite.wal.log_reader import read_log
 from kudulite.wal.segment import LOG_BEGIN
+from kudulite.writes.batch_commit import BatchRequest
 from kudulite.writes.log_commit import LogCommit
 from kudulite.writes.row_write import TabletRows, TableWrite, WriteRequest
 from tests.support.tables.core_tables import CoreTables, stored
@@ -56,16 +57,18 @@ def run(table: Table, *flushes: WriteRequest) -> None:
 
 @pytest.mark.parametrize(
     ("kinds", "sizes"),
-    [("", []), ("aaa", [3]), ("X", [1]), ("aXa", [1, 1, 1]), ("aaXXaa", [2, 1, 1, 2])],
+    [("", []), ("aaa", [3]), ("X", [1]), ("aXa", [1, 1, 1]), ("aaXXaa", [2, 2, 2])],
 )
-def test_a_write_that_may_not_share_a_commit_is_alone(kinds: str, sizes: list[int]):
-    """The others are together with their neighbours, in order. Writes that may not are an X."""
-    flushes = [WriteRequest(None, None) for _ in kinds]
-    for flush, kind in zip(flushes, kinds, strict=True):
-        flush.may_share = kind != "X"
-    groups = groups_of(flushes)
+def test_writes_of_a_kind_are_together_with_their_neighbours(kinds: str, sizes: list[int]):
+    """In order; batches are an X."""
+    make = {
+        "a": lambda: WriteRequest(None, None),
+        "X": lambda: BatchRequest(None, None, None, None),
+    }
+    writes = [make[kind]() for kind in kinds]
+    groups = groups_of(writes)
     assert [len(group) for group in groups] == sizes
-    assert [flush for group in groups for flush in group] == flushes
+    assert [write for group in groups for write in group] == writes
 
 
 def test_each_flush_is_told_of_its_own_operations(core: CoreTables):

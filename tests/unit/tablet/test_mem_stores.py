@@ -15,7 +15,7 @@ from kudulite.model.encoded_key import encode_key, key_width
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.table.table_store import TableStore
-from kudulite.tablet.mem_stores import IN_MEMROWSET, MemStores, TimedChanges
+from kudulite.tablet.mem_stores import IN_MEMROWSET, AppendedRecord, MemStores, TimedChanges
 from kudulite.tablet.row_effects import RowOperation
 from kudulite.tablet.tablet import Tablet
 from kudulite.wal.record_format import encode_rows
@@ -87,13 +87,13 @@ class Log:
             return
         record = applier.record(effects, self._base.start + len(self.records))
         changed = [position for _, _, position in effects.changes]
-        self.memory.apply(
+        appended = AppendedRecord(
             record,
             [keys[p] for p in changed],
             [places[p] for p in changed],
-            self.end(1),
             len(encode_rows(record)),
         )
+        self.memory.apply([appended], self.end(1))
         self.records.append(record)
         rows = dict(self.versions[-1])
         for operation, outcome in zip(operations, effects.outcomes, strict=True):
