@@ -11,7 +11,7 @@
     commit        random rows into a maintained table, in turn with one tablet and with SQLite
     maintained    the files that commits leave while background maintenance is running
     stream        commits of one writer, tenth by tenth; then scans, compared with a model
-    log           a scan, and the first row of a new process, with rows that are not flushed
+    log           a scan, and reads of a new process, with rows that are not flushed
     processes     sessions in many processes: one, on different tablets, and on the same tablet
 
 A commit is an upsert of `--batch` random rows that exist, of the ten columns of
@@ -31,6 +31,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -44,10 +45,14 @@ from stores.store import Store
 from stores.workload import KEY, KEY_STEP, SCHEMA, make_rows
 
 import kudulite as kudu
+from kudulite.client.client import Client
+from kudulite.table.environment import default_environment
 
 VALUE = "part"  # the column that is scanned and compared with the model
 WARM_UP = 5
 STORES = ("kudulite", "kudulite-1", "sqlite")
+READS = ("first row", "all rows", "one key")
+NEVER_FLUSHED_BYTES = 1 << 40
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -84,8 +89,12 @@ class ModelledTable:
         *,
         is_overlapping: bool = False,
         is_maintained: bool = False,
+        is_flushed: bool = True,
     ) -> None:
-        client = kudu.connect(folder, background_maintenance=is_maintained)
+        environment = replace(default_environment(), is_maintaining=is_maintained)
+        if not is_flushed:
+            environment = replace(environment, flush_bytes=NEVER_FLUSHED_BYTES)
+        client = Client(folder, environment)
         buckets = [([KEY], args.tablets)] if args.tablets > 1 else []
         self.table = client.create_table("t", SCHEMA, primary_key=KEY, hash_partitions=buckets)
         self.values = np.full(args.rows, -1)
@@ -289,17 +298,13 @@ def stream(args: argparse.Namespace, folder: Path) -> None:
 
 
 def log(args: argparse.Namespace, folder: Path) -> None:
-    """A scan, and the first row of a new process, with rows that are not flushed."""
-    made = ModelledTable(folder, args)
+    """A scan, and reads of a new process, with rows that are not flushed."""
+    made = ModelledTable(folder, args, is_flushed=False)
     table = made.table
     tablets = numbers_by_tablet(table, args.rows)
     times = Times()
     # A commit of rows of one tablet is in the log in every version of the engine.
-    highest = 0
     while (found := table.statistics).log_bytes < args.log_mib << 20:
-        if found.log_bytes < highest:
-            sys.exit(f"flushed at {highest / 2**20:.1f} MiB: choose a smaller --log-mib")
-        highest = found.log_bytes
         for numbers in tablets:
             made.commit(made.random.choice(numbers, args.batch, replace=False), times)
     rows = found.unflushed_row_count
@@ -310,9 +315,9 @@ def log(args: argparse.Namespace, folder: Path) -> None:
         if state == "flushed":
             milliseconds("flush", once(table.flush))
         assert (table.statistics.unflushed_row_count == 0) == (state == "flushed")
-        for name, key in (("all rows", None), ("one key", int(tablets[0][0]) * KEY_STEP)):
-            opened = first_rows(table.path, key, args.repeat)
-            step = f"new process, first row of {name}"
+        for name in READS:
+            opened = new_processes(table.path, name, int(tablets[0][0]) * KEY_STEP, args.repeat)
+            step = f"new process, {name}"
             seconds[step, state] = milliseconds(f"{step}, {state}", opened)
         scan = repeated(lambda: table.scan([VALUE]).to_arrow(), args.repeat)
         seconds["scan", state] = milliseconds(f"scan of one column, {state}", scan)
@@ -322,27 +327,28 @@ def log(args: argparse.Namespace, folder: Path) -> None:
     made.check()
 
 
-def first_rows(path: Path, key: int | None, repeat: int) -> Times:
-    """Open the table in new processes, and read the first row: of all, or of one key."""
+def new_processes(path: Path, name: str, key: int, repeat: int) -> Times:
+    """Open the table in new processes, and do one of READS."""
     times = Times()
     for _ in range(repeat):
         with SPAWN.Pool(1) as pool:
-            elapsed, processor = pool.apply(first_row, (path, key))
+            elapsed, processor = pool.apply(opened_and_read, (path, name, key))
         times.elapsed.append(elapsed)
         times.processor.append(processor)
     return times
 
 
-def first_row(path: Path, key: int | None) -> tuple[float, float]:
-    """Open the table and read its first rows; returns elapsed and processor seconds."""
+def opened_and_read(path: Path, name: str, key: int) -> tuple[float, float]:
+    """Open the table and do one of READS; returns elapsed and processor seconds."""
     # pyarrow imports pandas, where it is, at the first conversion of Python objects.
     pa.array([0])
 
     def read() -> None:
         table = kudu.open_table(path)
-        where = () if key is None else table[KEY] == key
+        where = table[KEY] == key if name == "one key" else ()
         batches = table.scan([VALUE], where).to_batches()
-        assert next(batch for batch in batches if batch.num_rows)
+        counts = (batch.num_rows for batch in batches)
+        assert sum(counts) if name == "all rows" else next(filter(None, counts))
 
     times = once(read)
     return times.elapsed[0], times.processor[0]
