@@ -401,22 +401,55 @@ def _four_bytes(matrix: np.ndarray, start: int, rows: np.ndarray | None) -> np.n
 
 
 def stable_order(row_count: int, digits: Sequence[Digit]) -> np.ndarray:
-    """Return int64[row_count], the rows in ascending order of their digits, stable."""
+    """Return int64[row_count], the rows in ascending order of their digits, stable.
+
+    As many digits as fit 64 bits are sorted at once; rows that are equal in them are sorted by the
+    next ones, and so on.
+    """
+    order: np.ndarray = np.arange(row_count, dtype=np.int64)
     if row_count < 2:
-        return np.arange(row_count, dtype=np.int64)
-    return _order(None, row_count, None, list(digits), _ALL_BITS)
+        return order
+    left, mask = list(digits), _ALL_BITS
+    # Those that are not in order yet; None stands for all.
+    places: np.ndarray | None = None
+    rows: np.ndarray | None = None
+    rank: np.ndarray | None = None
+    while left:
+        count = row_count if rows is None else len(rows)
+        packed, left, mask = _packed(rows, count, rank, left, mask)
+        own = _order_of_packed(packed, (count - 1).bit_length())
+        if places is None or rows is None:
+            order = own
+        else:
+            order[places] = rows[own]
+        ordered = packed[own]
+        same = ordered[1:] == ordered[:-1]
+        if not same.any():
+            break
+        tied = np.zeros(count, bool)
+        tied[1:] |= same
+        tied[:-1] |= same
+        at = np.flatnonzero(tied)
+        is_first = np.ones(len(at), bool)
+        is_first[1:] = ordered[at[1:]] != ordered[at[:-1]]
+        places = at if places is None else places[at]
+        rows, rank = order[places], np.cumsum(is_first) - 1
+    return order
 
 
-def _order(
+def _packed(
     rows: np.ndarray | None,
     row_count: int,
     rank: np.ndarray | None,
     digits: list[Digit],
     first_mask: int,
-) -> np.ndarray:
-    """Return the order of `rows` by (rank, digits), using `first_mask` bits of the first digit."""
-    index_bits = (row_count - 1).bit_length()
-    room = 64 - index_bits
+) -> tuple[np.ndarray, list[Digit], int]:
+    """Return (rank, digits) of `rows` in uint64[n], as far as they fit beside a row's number.
+
+    `first_mask` are the bits of the first digit that count. Also returns the digits that are left,
+    and the bits of their first one.
+    """
+    room = 64 - (row_count - 1).bit_length()
     packed = np.zeros(row_count, np.uint64)
     if rank is not None:
         packed = rank.astype(np.uint64)
@@ -435,16 +468,12 @@ def _order(
             bits = (int(digit.max())).bit_length()
             mask = (1 << (bits - room)) - 1
             packed = (packed << np.uint64(room)) | (digit >> np.uint64(bits - room))
-            room = 0
             break
         if bits:
             packed = (packed << np.uint64(bits)) | digit
         room -= bits
         used, mask = used + 1, _ALL_BITS
-    order = _order_of_packed(packed, index_bits)
-    if used < len(digits):
-        _refine(order, packed, rows, digits[used:], mask)
-    return order
+    return packed, digits[used:], mask
 
 
 def _order_of_packed(packed: np.ndarray, index_bits: int) -> np.ndarray:
@@ -453,27 +482,3 @@ def _order_of_packed(packed: np.ndarray, index_bits: int) -> np.ndarray:
     keyed.sort()
     keyed &= np.uint64((1 << index_bits) - 1)
     return keyed.view(np.int64)
-
-
-def _refine(
-    order: np.ndarray,
-    packed: np.ndarray,
-    rows: np.ndarray | None,
-    digits: list[Digit],
-    mask: int,
-) -> None:
-    """Put rows that are equal in `packed` into the order of the remaining digits, in place."""
-    ordered = packed[order]
-    same = ordered[1:] == ordered[:-1]
-    if not same.any():
-        return
-    tied = np.zeros(len(order), bool)
-    tied[1:] |= same
-    tied[:-1] |= same
-    places = np.flatnonzero(tied)
-    is_first = np.ones(len(places), bool)
-    is_first[1:] = ordered[places[1:]] != ordered[places[:-1]]
-    rank = np.cumsum(is_first) - 1
-    tied_order = order[places]
-    tied_rows = tied_order if rows is None else rows[tied_order]
-    order[places] = tied_order[_order(tied_rows, len(places), rank, digits, mask)]

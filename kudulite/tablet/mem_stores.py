@@ -20,7 +20,7 @@ immutable view. Only the lookups of a replay read from disk under the mutex.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.tablet.row_effects import RowApplier
-from kudulite.tablet.tablet import Tablet
+from kudulite.tablet.tablet import RowLocations, Tablet
 from kudulite.wal.record_format import Record
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, RowList
 from kudulite.wal.segment import LogPosition
@@ -219,7 +219,7 @@ class MemStores:
 
     def _locate_all_on_disk(self, keys: KeyArray) -> list[Location | None]:
         order = keys.sort_order()
-        locations = self.base.locate(keys.take(order), TIMESTAMP_MAX)
+        locations = self._located_on_disk(keys.take(order))
         result: list[Location | None] = [None] * len(keys)
         ids = [rowset.meta.id for rowset in self.base.disk_rowsets]
         hits = np.flatnonzero(locations.is_found)
@@ -230,7 +230,7 @@ class MemStores:
             strict=True,
         )
         for position, index, rowid in where:
-            result[position] = self._unless_deleted(ids[index], rowid)
+            result[position] = (ids[index], rowid)
         return result
 
     def _unless_deleted(self, rowset_id: str, rowid: int) -> Location | None:
@@ -251,7 +251,7 @@ class MemStores:
             keys = encode_keys(arrays, self.schema.key_types)
             targets = self._targets(changes.ops, keys)
             try:
-                self._apply(changes, keys.to_list(), targets)
+                self._apply(changes, lambda at: keys.take(at).to_list(), targets)
                 self._count(changes.timestamps[0], changes.timestamps[-1], len(keys))
                 if self.schema.auto_incrementing is not None:
                     self.last_id = max(self.last_id, pc.max(arrays[-1]).as_py())
@@ -304,40 +304,61 @@ class MemStores:
             return
         changes = TimedChanges.of([record for record, _, _ in self._waiting], self.schema)
         keys = [key for _, record_keys, _ in self._waiting for key in record_keys]
-        targets = [place for _, _, locations in self._waiting for place in locations]
+        places = [place or IN_MEMROWSET for *_, locations in self._waiting for place in locations]
+        index = {rowset.meta.id: at for at, rowset in enumerate(self.base.disk_rowsets)}
+        targets = RowLocations(
+            np.array([index.get(rowset_id, -1) for rowset_id, _ in places], np.int32),
+            np.array([rowid for _, rowid in places], np.int64),
+        )
         try:
-            self._apply(changes, keys, targets)
+            self._apply(changes, lambda at: [keys[position] for position in at.tolist()], targets)
             self._waiting, self._waiting_locations = [], {}
             self._waiting_count = self._waiting_bytes = 0
         except BaseException:
             self.is_torn = True
             raise
 
-    def _targets(self, ops: np.ndarray, keys: KeyArray) -> list[Location | None]:
-        """Return the location of each change of a replay; None for an INSERT."""
-        known = self._memrowset
-        inserted: set[bytes] = set()
-        deleted: set[bytes] = set()  # from disk; a later INSERT of the key is for the MemRowSet
-        targets: list[Location | None] = [None] * len(ops)
-        on_disk = []
-        for position, (op, key) in enumerate(zip(ops.tolist(), keys, strict=True)):
-            if op == CHANGE_INSERT:
-                inserted.add(key)
-            elif key in inserted or key in known:
-                targets[position] = IN_MEMROWSET
-            elif key in deleted:
-                raise self._misfit(key)
-            else:
-                on_disk.append(position)
-                if op == CHANGE_DELETE:
-                    deleted.add(key)
-        if on_disk:
-            locations = self._locate_all_on_disk(keys.take(np.array(on_disk)))
-            for position, location in zip(on_disk, locations, strict=True):
-                if location is None:
-                    raise self._misfit(keys[position])
-                targets[position] = location
+    def _targets(self, ops: np.ndarray, keys: KeyArray) -> RowLocations:
+        """Return the location of each change of a replay; rowset_index -1 stands for the MemRowSet.
+
+        That has what the log inserts: the changes of a key from its first INSERT on. Those before
+        are of a row on disk, of which the last one may be a DELETE.
+        """
+        order = keys.sort_order()
+        keys, ops = keys.take(order), ops[order]
+        is_first = ~keys.equals_previous()
+        starts, group = np.flatnonzero(is_first), np.cumsum(is_first) - 1
+        is_insert = ops == CHANGE_INSERT
+        on_disk = _count_in_group(is_insert, starts, group) == 0
+        if self._memrowset.row_count:
+            is_known = [key in self._memrowset for key in keys.take(starts)]
+            on_disk &= ~np.array(is_known)[group]
+        is_delete = on_disk & (ops == CHANGE_DELETE)
+        is_after_delete = _count_in_group(is_delete, starts, group) > is_delete
+        if (on_disk & is_after_delete).any():
+            raise self._misfit(keys[int(np.argmax(on_disk & is_after_delete))])
+        wanted = np.flatnonzero(on_disk[starts])
+        found = self._located_on_disk(keys.take(starts[wanted]))
+        if not found.is_found.all():
+            raise self._misfit(keys[int(starts[wanted[np.argmin(found.is_found)]])])
+        of_group = RowLocations.nowhere(len(starts))
+        of_group.rowset_index[wanted], of_group.rowid[wanted] = found.rowset_index, found.rowid
+        targets = RowLocations.nowhere(len(ops))
+        at = order[on_disk]
+        targets.rowset_index[at] = of_group.rowset_index[group[on_disk]]
+        targets.rowid[at] = of_group.rowid[group[on_disk]]
         return targets
+
+    def _located_on_disk(self, keys: KeyArray) -> RowLocations:
+        """Return the live locations of ascending keys, rowset_index of `base.disk_rowsets`."""
+        found = self.base.locate(keys, TIMESTAMP_MAX)
+        for index, rowset in enumerate(self.base.disk_rowsets):
+            store = self._deltas.get(rowset.meta.id)
+            if store is not None:
+                hits = np.flatnonzero(found.rowset_index == index)
+                gone = [at for at in hits.tolist() if store.is_deleted(int(found.rowid[at]))]
+                found.rowset_index[gone] = found.rowid[gone] = -1
+        return found
 
     def _misfit(self, key: bytes) -> CorruptionError:
         return CorruptionError(
@@ -348,26 +369,28 @@ class MemStores:
     def _apply(
         self,
         changes: TimedChanges,
-        keys: Sequence[bytes],
-        targets: Sequence[Location | None],
+        keys_at: Callable[[np.ndarray], list[bytes]],
+        targets: RowLocations,
     ) -> None:
-        by_rowset: dict[str, list[int]] = {}
-        for position, target in enumerate(targets):
-            by_rowset.setdefault("" if target is None else target[0], []).append(position)
-        if len(by_rowset) > 1:
+        """Apply changes to their stores; `targets` as `_targets` returns them."""
+        order = np.argsort(targets.rowset_index, kind="stable")
+        indexes, starts = np.unique(targets.rowset_index[order], return_index=True)
+        if len(indexes) > 1:
             # One take for all rowsets, because there may be many with few rows each.
-            changes = changes.take(np.array([at for part in by_rowset.values() for at in part]))
-        stop = 0
-        for rowset_id, positions in by_rowset.items():
-            start, stop = stop, stop + len(positions)
-            part = changes.slice(start, stop) if len(by_rowset) > 1 else changes
-            if rowset_id == "":
-                some = [keys[position] for position in positions]
-                self._memrowset.apply(some, part.ops, part.columns, part.is_set, part.timestamps)
+            changes = changes.take(order)
+        stops = [*starts[1:].tolist(), len(order)]
+        for index, start, stop in zip(indexes.tolist(), starts.tolist(), stops, strict=True):
+            part = changes.slice(start, stop) if len(indexes) > 1 else changes
+            at = order[start:stop]
+            if index < 0:
+                inserted = keys_at(at)
+                self._memrowset.apply(
+                    inserted, part.ops, part.columns, part.is_set, part.timestamps
+                )
                 continue
-            rowids = np.array([t[1] for p in positions if (t := targets[p])], np.int64)
+            rowset_id = self.base.disk_rowsets[index].meta.id
             store = self._deltas.setdefault(rowset_id, DeltaMemStore())
-            store.append(self._delta_rows(part, rowids))
+            store.append(self._delta_rows(part, targets.rowid[at]))
         deltas_bytes = sum(store.nbytes for store in self._deltas.values())
         self._stores_bytes = self._memrowset.nbytes + deltas_bytes
 
@@ -380,3 +403,11 @@ class MemStores:
                 columns[column_id] = DeltaColumn(values, None if mask is None else mask)
         ops = np.where(changes.ops == CHANGE_DELETE, OP_DELETE, OP_UPDATE).astype(np.uint8)
         return DeltaRows(rowids, ops, columns, changes.timestamps)
+
+
+def _count_in_group(flags: np.ndarray, starts: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Return int64[n]: how many of `flags` are set in the group of each place, up to it."""
+    counts = np.cumsum(flags)
+    before = counts[starts] - flags[starts]
+    found: np.ndarray = counts - before[group]
+    return found

@@ -107,6 +107,15 @@ def test_order_of_many_keys_with_few_and_many_ties(width, distinct_bytes):
     assert array.sort_order().tolist() == sorted(range(5000), key=keys.__getitem__)
 
 
+def test_long_keys_that_differ_at_their_end_are_ordered():
+    """Pairs with a long beginning of their own: each word of 8 bytes leaves both pairs tied."""
+    rng = np.random.default_rng(5)
+    begins = [rng.bytes(16_000) for _ in range(3)]
+    keys = [begin + end for begin in begins for end in (b"2", b"1", b"", b"2")]
+    order = KeyArray.from_bytes(keys, None).sort_order()
+    assert order.tolist() == sorted(range(len(keys)), key=keys.__getitem__)
+
+
 def test_keys_of_another_width_are_corruption():
     """A file that promises a width is checked against it."""
     for bad in (
