@@ -157,6 +157,7 @@ class ObjectStorage:
         self._store = store
         self.root = root
         self._clock_seconds: float | None = None  # the store's clock minus ours
+        self._is_conditional = False  # `make_root` has seen it refuse a put
 
     def __repr__(self) -> str:
         return f"<object storage {self.root}>"
@@ -222,7 +223,29 @@ class ObjectStorage:
         """Do nothing: there are no folders."""
 
     def make_root(self, path: Path) -> None:
-        """Do nothing: there are no folders."""
+        """Check, once, that the store refuses a put of an object that exists.
+
+        Raises NotSupportedError where it does not: of two commits one would be lost.
+        """
+        if self._is_conditional:
+            return
+        name = f".probe-{uuid.uuid4().hex}"
+        try:
+            with store_errors("create", self._path(name)):
+                obstore.put(self._store, name, b"first", mode="create")
+                with contextlib.suppress(exceptions.AlreadyExistsError):
+                    obstore.put(self._store, name, b"second", mode="create")
+                content = bytes(obstore.get(self._store, name).bytes())
+        finally:
+            with contextlib.suppress(StorageError):
+                self.delete(self._path(name))
+        if content != b"first":
+            raise NotSupportedError(
+                f"{self.root}: this store does not refuse to put an object that exists"
+                " (If-None-Match: *), so of two commits at once one would be lost; use one that does:"
+                " Amazon S3, Google Cloud Storage, Azure, MinIO, SeaweedFS"
+            )
+        self._is_conditional = True
 
     def sync(self, folders: Iterable[Path]) -> None:
         """Do nothing: objects are durable when they are put."""

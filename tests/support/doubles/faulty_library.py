@@ -18,8 +18,9 @@ _FAULTS = ("lost", "refused", "late", "")
 class FaultyLibrary:
     """The functions of obstore.
 
-    `next_puts` are what the next puts do: "lost", "refused", "late", "", or the error they raise;
-    with `random` all later ones choose. Every call raises `error` if there is one.
+    `next_puts` are what the next puts do: "lost", "refused", "late", "replaced" (whatever is
+    there), "", or the error they raise; with `random` all later ones choose. Every call raises
+    `error` if there is one.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,8 @@ class FaultyLibrary:
             raise fault
         if fault == "refused":
             raise exceptions.AlreadyExistsError("a conflicting operation")
+        if fault == "replaced":
+            options.pop("mode", None)
         if fault == "late":
             time.sleep(0.001)
         done = obstore.put(store, name, content, **options)

@@ -61,6 +61,20 @@ def test_a_refusal_of_an_object_that_is_not_there_is_tried_again(
     assert not storage.exists(ROOT / "2")
 
 
+def test_a_store_that_replaces_what_exists_is_refused(
+    storage: ObjectStorage, library: FaultyLibrary
+):
+    """Before anything is written; one that does not is asked once, and keeps nothing of it."""
+    library.next_puts = ["", "replaced"]
+    with pytest.raises(NotSupportedError, match="does not refuse to put an object that exists"):
+        storage.make_root(ROOT / "tables")
+    assert storage.entries(ROOT) == []
+    storage.make_root(ROOT / "tables")
+    library.next_puts = ["replaced"]
+    storage.make_root(ROOT / "tables")
+    assert (library.next_puts, storage.entries(ROOT)) == (["replaced"], [])
+
+
 @tiered("seed", range(20))
 def test_one_of_many_wins_whatever_is_lost(
     storage: ObjectStorage, library: FaultyLibrary, seed: int
