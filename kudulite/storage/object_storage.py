@@ -242,8 +242,8 @@ class ObjectStorage:
         if content != b"first":
             raise NotSupportedError(
                 f"{self.root}: this store does not refuse to put an object that exists"
-                " (If-None-Match: *), so of two commits at once one would be lost; use one that does:"
-                " Amazon S3, Google Cloud Storage, Azure, MinIO, SeaweedFS"
+                " (If-None-Match: *), so of two commits at once one would be lost; use one that"
+                " does: Amazon S3, Google Cloud Storage, Azure, MinIO, SeaweedFS"
             )
         self._is_conditional = True
 
