@@ -111,7 +111,7 @@ def test_a_long_object_goes_in_parts(storage: ObjectStorage):
 
 
 def test_the_library_is_not_used_after_a_fork(storage: ObjectStorage):
-    """It would wait for ever; a process that is spawned may use the store."""
+    """A request would hang there. One that is spawned may use the store."""
     storage.put(ROOT / "a", b"x")
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
