@@ -166,3 +166,44 @@ def apply(model: dict[int, Any], operation: str, keys: Sequence[int], value: int
             else:
                 model[key] = (value, 7)
     return count
+
+
+def test_batches_that_set_different_columns_of_a_row_keep_both(core: CoreTables):
+    """Whichever comes first."""
+    table = table_of(core)
+    table.insert([{"k": 1, "v": 0, "w": 0}])
+    calls = [lambda: table.upsert([{"k": 1, "v": 5}]), lambda: table.update([{"k": 1, "w": 6}])]
+    Together(table, 2).run(calls)
+    assert content(table) == {1: (5, 6)}
+
+
+def test_a_new_key_of_eight_threads_is_one_row(core: CoreTables):
+    """One of them inserts it, the others update it, or are refused."""
+    table = table_of(core)
+    upserts = [lambda n=n: table.upsert([{"k": 7, "v": n}]) for n in range(8)]
+    found = Together(table, 8).run(upserts)
+    assert sorted(result.inserted for result in found) == [0] * 7 + [1]
+    assert content(table) == {7: (7, 7)}
+    inserts = [lambda: table.insert([{"k": 8}]) for _ in range(8)]
+    found = Together(table, 8).run(inserts)
+    assert [type(each) for each in found[1:]] == [RowError] * 7 and found[0].inserted == 1
+
+
+def test_a_result_that_was_settled_before_the_disk_refuses_stays(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch
+):
+    """A batch of an existing key is refused for that, and one that changes nothing succeeds."""
+    table = table_of(core)
+    table.insert([{"k": 1}])
+
+    def refuse(*_: object) -> None:
+        raise StorageError(28, "no space")
+
+    monkeypatch.setattr(log_commit.LogCommit, "_append", refuse)
+    calls = [
+        lambda: table.insert([{"k": 1}]),
+        lambda: table.insert_ignore([{"k": 1}]),
+        lambda: table.upsert([{"k": 2}]),
+    ]
+    refused, ignored, failed = Together(table, 3).run(calls)
+    assert (type(refused), ignored.ignored, type(failed)) == (RowError, 1, StorageError)
