@@ -112,7 +112,7 @@ def _publish(
     unflushed = {each for each, start in starts.items() if now.memory.has_rows(each, start)}
     if position == now.memory.end and unflushed <= flushed.keys():
         _roll(store, now, lock)
-    entries = []
+    entries, is_any_used = [], False
     for tablet_id, files in flushed.items():
         old = now.manifest.entry(tablet_id)
         if old is None:
@@ -121,9 +121,12 @@ def _publish(
             memory = now.stores(store, old)
             assert memory is not None
             entries.append(_flushed_entry(store, old, files, memory, lock))
+            is_any_used = True
         else:
             new = _entry_under_lock(store, now, old, lock)
             entries += [] if new is old else [new]
+    if not is_any_used:  # another process has flushed the same rows first
+        write.files.remove()
     if not entries:
         return []
 

@@ -20,7 +20,9 @@ def test_a_table_is_tagged_maintained_backed_up_and_restored(spark, warehouse, t
     at = int(table.tags["first"])
     assert rows(spark, f"CALL {c}.tag('t', 'same', '{at}')") == [(at,)]
     spark.sql(f"DELETE FROM {c}.t WHERE id = 1")
+    table.flush()
     spark.sql(f"INSERT INTO {c}.t VALUES (20, 'x', 1D)")
+    table.flush()
     ((operations,),) = rows(spark, f"CALL {c}.compact('t')")
     assert operations > 0 and table.statistics.rowset_height <= 1
     assert rows(spark, f"CALL {c}.maintain('{table.path}')") == [(0, 0, 0)]

@@ -10,7 +10,7 @@ import pytest
 from kudulite.client.table import Table
 from kudulite.errors import StorageError, TableNotFoundError
 from kudulite.storage.local_storage import LocalStorage
-from kudulite.storage.names import version_name
+from kudulite.storage.names import version_name, write_of
 from kudulite.storage.new_files import NewFiles
 from kudulite.table import memory_flush
 from kudulite.table.memory_flush import flush_table
@@ -26,7 +26,13 @@ from tests.support.doubles.killing_storage import (
     KilledError,
     KillingStorage,
 )
-from tests.support.tables.core_tables import CoreTables, environment, files_below, stored
+from tests.support.tables.core_tables import (
+    CoreTables,
+    environment,
+    files_below,
+    referenced_files,
+    stored,
+)
 from tests.support.tables.row_writes import (
     MIDDLE,
     NotingStorage,
@@ -307,13 +313,17 @@ def test_a_flush_that_loses_to_a_commit_flushes_what_came_after_it(core, monkeyp
 
 
 def test_of_two_flushes_of_one_log_one_is_published(core: CoreTables, monkeypatch):
-    """Two processes may come to it at once."""
+    """Two processes may come to it at once. The files of the later one go."""
     table = new_table(core.client())
     versions = with_history(table)
     other, counts = fresh(table), []
     meanwhile(monkeypatch, lambda: counts.append(other.flush()))
     version = table.version
     assert (table.flush(), counts, table.version) == (0, [1], version + 1)
+    kept = referenced_files(store_of(table))
+    assert [
+        p for p in files_below(table.path / "tablet") if write_of(p.name) and p not in kept
+    ] == []
     expect(table, versions)
     expect_clean(table)
 
