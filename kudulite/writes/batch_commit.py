@@ -92,7 +92,8 @@ class _Turn:
     lock: TableLock
     commit: LogCommit = field(init=False)
     made: list[tuple[BatchRequest, CommitResult, EncodedCommit]] = field(default_factory=list)
-    keys: set[bytes] = field(default_factory=set)
+    keys: set[bytes] = field(default_factory=set)  # of the rows of those
+    timestamp: int = 0  # of the last one that was made
 
     def take(self, request: BatchRequest) -> None:
         """Make the changes of a batch, or note its error. Raises StorageError, CorruptionError."""
@@ -131,13 +132,13 @@ class _Turn:
         keys = batch.keys()
         if keys is None or not self.keys.isdisjoint(keys):
             self.append()  # the rows that it finds, and the ids that are used, are in memory then
-        after = self.made[-1][2].timestamp if self.made else 0
-        result, encoded = batch.write(after)
+        result, encoded = batch.write(self.timestamp)
         if encoded is None:
             request.result, request.is_done = result, True
             return
         if sum(len(commit.content) for *_, commit in self.made) > FEW_BYTES_MAX:
             self.append()
+        self.timestamp = encoded.timestamp
         self.made.append((request, result, encoded))
         self.keys.update(keys or ())
 
