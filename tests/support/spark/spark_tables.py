@@ -1,5 +1,7 @@
 """Short reads and writes through Spark, settings of a session, and the state of a table."""
 
+import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ import kudulite
 from kudulite import Table
 from kudulite.storage.names import write_of
 from kudulite.table.environment import default_environment
+from kudulite.table.open_writes import UPKEEP
 from kudulite.table.table_store import TableStore
 from tests.support.tables.core_tables import files_below, referenced_files
 
@@ -83,12 +86,30 @@ def writes(table: Table) -> int:
 
 
 def staged_files(path: Any) -> list[str]:
-    """The files of uncommitted writes: in their folders, and those in tablets in no version."""
+    """The files of uncommitted writes: their records, and those in tablets in no version.
+
+    A worker that has committed flushes and maintains the table in the background. That is waited
+    for, and the files that it has replaced are those of older versions.
+    """
     table = Path(path)
-    kept = referenced_files(TableStore(table, default_environment()))
-    in_tablets = (place for place in files_below(table / "tablet") if write_of(place.name))
-    staged = [*(table / "writes").rglob("*"), *(p for p in in_tablets if p not in kept)]
-    return sorted(map(str, staged))
+    store = TableStore(table, default_environment())
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        in_tablets = [place for place in files_below(table / "tablet") if write_of(place.name)]
+        records = list((table / "writes").rglob("*"))
+        # The versions are read last: what a listed file was made for may be published by then.
+        kept = {file for n in store.chain.numbers() for file in referenced_files(store, n)}
+        staged = [*records, *(place for place in in_tablets if place not in kept)]
+        if time.monotonic() > deadline or not any(map(_is_of_upkeep, records)):
+            return sorted(map(str, staged))
+        time.sleep(0.1)
+
+
+def _is_of_upkeep(record: Path) -> bool:
+    try:
+        return json.loads(record.read_bytes())["work"] in UPKEEP
+    except FileNotFoundError:  # it has ended
+        return True
 
 
 TYPES = pa.schema([("k", pa.int64()), ("s", pa.string())])

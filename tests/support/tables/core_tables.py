@@ -138,9 +138,9 @@ def altered(client: Client, name: str, change: Callable[[TableAlterer], object])
     return alterer.alter()
 
 
-def referenced_files(store: TableStore) -> set[Path]:
-    """The files of a table of which only the newest version is left, and no log."""
-    manifest = store.newest()
+def referenced_files(store: TableStore, version: int | None = None) -> set[Path]:
+    """The files of a table of which only the newest version, or the one given, is left; no log."""
+    manifest = store.newest() if version is None else store.chain.at(version)
     folder = store.folder / "manifest"
     files = {folder / version_name(manifest.version), folder / "hint", store.folder / "lock"}
     for entry in manifest.readable_tablets:
