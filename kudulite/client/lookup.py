@@ -157,12 +157,13 @@ class KeyLookup:
         The first item shows whether they are. Values in the cache are copied sooner than
         threads take turns.
         """
+        if key_count < PARALLEL_KEYS_MIN:
+            return map(work, items)
         misses = self.store.cache.statistics.miss_count
         first = [work(item) for item in items[:1]]
         is_cold = self.store.cache.statistics.miss_count > misses
-        if key_count < PARALLEL_KEYS_MIN or not is_cold:
-            return chain(first, map(work, items[1:]))
-        return chain(first, in_threads("lookup", work, items[1:]))
+        rest = in_threads("lookup", work, items[1:]) if is_cold else map(work, items[1:])
+        return chain(first, rest)
 
     def _columns_at(self, timestamp: int, manifest: Manifest) -> tuple[Schema, Sequence[Column]]:
         """Return the schema of a moment, and its columns as a read of then finds them in files."""

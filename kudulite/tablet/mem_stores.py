@@ -352,12 +352,17 @@ class MemStores:
     def _located_on_disk(self, keys: KeyArray) -> RowLocations:
         """Return the live locations of ascending keys, rowset_index of `base.disk_rowsets`."""
         found = self.base.locate(keys, TIMESTAMP_MAX)
-        for index, rowset in enumerate(self.base.disk_rowsets):
-            store = self._deltas.get(rowset.meta.id)
-            if store is not None:
-                hits = np.flatnonzero(found.rowset_index == index)
-                gone = [at for at in hits.tolist() if store.is_deleted(int(found.rowid[at]))]
-                found.rowset_index[gone] = found.rowid[gone] = -1
+        if not self._deltas:
+            return found
+        stores = [self._deltas.get(rowset.meta.id) for rowset in self.base.disk_rowsets]
+        hits = np.flatnonzero(found.is_found)
+        where = zip(found.rowset_index[hits].tolist(), found.rowid[hits].tolist(), strict=True)
+        is_gone = [
+            (store := stores[index]) is not None and store.is_deleted(rowid)
+            for index, rowid in where
+        ]
+        gone = hits[np.array(is_gone, bool)]
+        found.rowset_index[gone] = found.rowid[gone] = -1
         return found
 
     def _misfit(self, key: bytes) -> CorruptionError:
