@@ -51,13 +51,13 @@ from kudulite.backups.format import (
     content_sum,
 )
 from kudulite.basefile.column_storage import has_repeats
-from kudulite.chain.folder import path_of
 from kudulite.client.client import open_table
 from kudulite.client.table import Table, store_of
 from kudulite.client.tokens import ChangeToken, ScanToken
 from kudulite.errors import ConflictError, CorruptionError, StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.shown.progress import Progress
+from kudulite.storage.address import path_of
 from kudulite.storage.storage import Storage, check_length
 from kudulite.table.background_work import in_threads
 from kudulite.table.read_request import ChangePlan, ReadRequest, RowPlan

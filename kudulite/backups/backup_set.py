@@ -30,12 +30,12 @@ from kudulite.backups.format import (
     moment_of_id,
     readable_body,
 )
-from kudulite.chain.folder import path_of
 from kudulite.chain.partition import placed_schema
 from kudulite.errors import CorruptionError, FormatVersionError, NotFoundError, StorageError
 from kudulite.model.aliases import Moment
 from kudulite.model.hybrid_time import format_timestamp, parse_timestamp
 from kudulite.shown.progress import Progress
+from kudulite.storage.address import path_of
 from kudulite.storage.json_form import Stored
 from kudulite.storage.storage import Storage, verify_file
 from kudulite.storage.storage_error import arrow_errors

@@ -51,7 +51,6 @@ from kudulite.backups.format import (
     content_sum,
     readable_body,
 )
-from kudulite.chain.folder import path_of
 from kudulite.chain.partition import RangeBounds
 from kudulite.client.bulk_write import BulkWrite
 from kudulite.client.client import open_table
@@ -72,6 +71,7 @@ from kudulite.errors import (
 )
 from kudulite.model.aliases import Moment
 from kudulite.shown.progress import Progress
+from kudulite.storage.address import path_of
 from kudulite.storage.checked_json import encode_checked_json
 from kudulite.storage.names import new_trash_name
 from kudulite.storage.storage import FileRef

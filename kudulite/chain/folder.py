@@ -20,13 +20,9 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from os import fspath
-from os.path import abspath, expanduser
 from pathlib import Path
-from urllib.parse import unquote, urlparse
 
-from kudulite.errors import CorruptionError, StorageError, UsageError
-from kudulite.model.types import is_unicode
+from kudulite.errors import CorruptionError, StorageError
 from kudulite.storage.names import (
     HINT_NAME,
     LOG_FOLDER,
@@ -44,38 +40,6 @@ from kudulite.storage.storage import Storage
 
 _HINT = re.compile(rb"[0-9]{1,20}\s*")
 _EPOCH = datetime.fromtimestamp(0, UTC)
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
-
-
-def path_of(given: object) -> Path:
-    """Return the absolute path that a user gave as text or path: with `~`, or as a file: URL.
-
-    Raises UsageError for any other URL.
-    """
-    try:
-        text = fspath(given)  # type: ignore[call-overload]
-    except TypeError:
-        text = None
-    if not isinstance(text, str) or not text:
-        raise UsageError(f"{given!r} is no path; give the path of a directory as text")
-    match = _SCHEME.match(text)
-    if match is not None and match[1].lower() != "file":
-        raise UsageError(
-            f"{text!r}: kudulite keeps tables in directories of a POSIX file system and has no"
-            f" {match[1]} client; give the path of a directory, and mount the storage if it has to"
-            " be remote (`kudulite doctor` tests whether a mount is safe)"
-        )
-    if match is not None:
-        text = unquote(urlparse(text).path)
-    expanded = expanduser(text)
-    if expanded.startswith("~"):
-        raise UsageError(f"{text!r}: there is no such user; a folder of this name is './{text}'")
-    if not is_unicode(expanded):
-        raise UsageError(
-            f"{expanded!r}: the path is not UTF-8, and readers of Arrow and Parquet cannot open"
-            " such files; rename the directory"
-        )
-    return Path(abspath(expanded))
 
 
 def make_table_folders(storage: Storage, folder: Path) -> None:

@@ -39,7 +39,6 @@ from kudulite.chain.folder import (
     how_to_recall,
     is_refused,
     listed_versions,
-    path_of,
     soft_deleted_tables,
 )
 from kudulite.chain.manifest import checked_comment, checked_owner
@@ -74,6 +73,7 @@ from kudulite.errors import (
 from kudulite.model.aliases import Rows
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.schema import Schema, schema_from_arrow
+from kudulite.storage.address import path_of
 from kudulite.table.environment import Environment, default_environment
 from kudulite.table.present import present
 from kudulite.table.table_store import TableStore

@@ -37,7 +37,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kudulite.basefile.base_data import CUT_ROWS_MAX
-from kudulite.chain.folder import path_of
 from kudulite.chain.manifest import TabletEntry
 from kudulite.client.pandas_frames import frame_of
 from kudulite.errors import OptionError, OutOfMemoryError, StorageError
@@ -50,6 +49,7 @@ from kudulite.rowset.rowset import ScannedRows
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
 from kudulite.shown.html import ROWS_SHOWN, html_rows
 from kudulite.shown.progress import Progress
+from kudulite.storage.address import path_of
 from kudulite.storage.names import MANIFEST_FOLDER, TABLET_FOLDER
 from kudulite.storage.storage import Storage
 from kudulite.storage.storage_error import is_out_of_memory

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kudulite.chain.folder import path_of
 from kudulite.chain.manifest import TableVersion
 from kudulite.chain.partition import PartitionSchema
 from kudulite.client.batch_operations import BatchOperations
@@ -49,6 +48,7 @@ from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
 from kudulite.shown.html import ROWS_SHOWN, html_fields, html_rows, html_title
 from kudulite.shown.progress import Progress
+from kudulite.storage.address import path_of
 from kudulite.table.environment import default_environment
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.metrics import TableMetrics

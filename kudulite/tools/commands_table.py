@@ -19,9 +19,9 @@ from typing import Annotated, Any
 import typer
 
 import kudulite
-from kudulite.chain.folder import path_of
 from kudulite.errors import OptionError
 from kudulite.model.hybrid_time import Timestamp
+from kudulite.storage.address import path_of
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.tools.commands_measure import read_definition
 from kudulite.tools.commands_write import (

@@ -17,9 +17,9 @@ from typing import Annotated, Any
 import typer
 
 import kudulite
-from kudulite.chain.folder import path_of
 from kudulite.errors import OptionError, UsageError
 from kudulite.shown.progress import Progress, byte_text
+from kudulite.storage.address import path_of
 from kudulite.tools.commands_write import print_result
 from kudulite.tools.doctor import diagnose
 from kudulite.tools.doctor_hosts import WAIT_SECONDS, diagnose_hosts

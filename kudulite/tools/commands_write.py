@@ -22,9 +22,9 @@ import pyarrow as pa
 import typer
 
 import kudulite
-from kudulite.chain.folder import path_of
 from kudulite.errors import OptionError, TableExistsError, TableNotFoundError
 from kudulite.shown.progress import Progress
+from kudulite.storage.address import path_of
 from kudulite.tablet.operation import mask_of, parse_operation
 from kudulite.tools.output import AsJson, TablePath, names_of, print_fields, print_json
 from kudulite.tools.row_files import FileFormat, FileOptions, RowFile, row_file

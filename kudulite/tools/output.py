@@ -29,13 +29,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kudulite.chain.folder import path_of
 from kudulite.errors import OptionError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
 from kudulite.model.types import ColumnType
 from kudulite.model.values import python_rows, python_values
 from kudulite.shown.progress import Progress
+from kudulite.storage.address import path_of
 from kudulite.table.environment import default_environment
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import COMMIT_TIMESTAMP

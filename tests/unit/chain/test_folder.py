@@ -7,34 +7,11 @@ import pytest
 import kudulite
 from kudulite.chain import folder as folder_module
 from kudulite.chain import version_chain
-from kudulite.chain.folder import check_has_no_lost_table, path_of
-from kudulite.errors import CorruptionError, TableExistsError, UsageError
+from kudulite.chain.folder import check_has_no_lost_table
+from kudulite.errors import CorruptionError, TableExistsError
 from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.storage import Storage
 from tests.support.tables.core_tables import CoreTables
-
-
-def test_paths_of_users(monkeypatch, tmp_path):
-    """`~` is the home directory, file: URLs are unquoted, other URLs are refused."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    for given in ("~/a b", Path("~/a b"), f"file://{tmp_path}/a%20b", f"file:{tmp_path}/a%20b"):
-        assert path_of(given) == tmp_path / "a b"
-    assert path_of("./~") == tmp_path / "~"
-    assert path_of("a:b") == tmp_path / "a:b"
-    for given in (
-        "s3://b/wh",
-        "hdfs:/wh",
-        Path("gs://b/wh"),
-        "~nobody-here/wh",
-        "",
-        None,
-        5,
-        b"wh",
-    ):
-        with pytest.raises(UsageError):
-            path_of(given)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("lost", ["*", "0*"])
