@@ -211,8 +211,8 @@ def _check_name(text: str, name: str) -> None:
     parts = name.split("/")
     if any(part in (".", "..") for part in parts):
         raise UsageError(f"{text!r}: an object's name has no part '.' or '..'; leave it out")
-    if any(ord(character) < 32 or ord(character) == 127 for character in name):
-        raise UsageError(f"{text!r}: an object's name has no control characters")
+    if any(ord(character) < 32 or character in "\\\x7f" for character in name):
+        raise UsageError(f"{text!r}: an object's name has no backslash and no control character")
     if re.search(r"\?\w[\w.-]*=", name):
         raise UsageError(
             f"{_shown(text)}: an address has no query; give its parts as storage_options, as in"

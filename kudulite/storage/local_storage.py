@@ -31,6 +31,7 @@ from typing import Any
 import pyarrow as pa
 
 from kudulite.errors import CorruptionError
+from kudulite.storage.address import DIRECTORIES, StorageAddress
 from kudulite.storage.held_file import HeldFile
 from kudulite.storage.open_file import READ_FLAGS, AppendFile, DurableSteps, OpenFolder, read_range
 from kudulite.storage.storage import MAPPED_BYTES_MIN, FileRef, Listed, check_same_length
@@ -120,6 +121,11 @@ class LocalStorage:
     def directory(self) -> LocalStorage:
         """Return itself: it is a directory."""
         return self
+
+    @property
+    def address(self) -> StorageAddress:
+        """Return the address of all directories of this machine."""
+        return DIRECTORIES
 
     # -- putting
 

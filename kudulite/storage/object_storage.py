@@ -26,24 +26,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
-import re
 import tempfile
 import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import obstore
 import pyarrow as pa
 from obstore import exceptions
-from obstore.store import ObjectStore
+from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
-from kudulite.errors import NotSupportedError, StorageError
+from kudulite.errors import NotSupportedError, OptionError, StorageError
+from kudulite.storage.address import StorageAddress
+from kudulite.storage.object_errors import is_panic, reason, store_errors
+from kudulite.storage.object_path import ObjectPath
 from kudulite.storage.storage import Directory, FileRef, Listed, check_same_length
 from kudulite.storage.storage_error import storage_error
+from kudulite.storage.storage_options import AZURE, GOOGLE, S3, Service, StorageOptions
 
 # Up to here a new object is put in one request, and refused if it exists. A longer one is put
 # in parts, which cannot be refused; its name is new.
@@ -52,49 +56,8 @@ PUT_BYTES_MAX = 64 << 20
 _TRIES_MAX = 20
 _TRY_PAUSE_SECONDS = 0.05
 _DELETED_AT_ONCE = 1_000
-_SECRET = re.compile(r"\?[^\s\"'>)]*")  # of a URL: it may be signed
-_NUMBERS: dict[type[Exception], int] = {
-    exceptions.PermissionDeniedError: errno.EACCES,
-    exceptions.UnauthenticatedError: errno.EACCES,
-}
 
-
-class _UsedIn:
-    """The process that has used a store: the library's threads are in it alone."""
-
-    process_id: int | None = None
-
-
-def _check_process(action: str, target: object) -> None:
-    """Raise StorageError in a process that was forked from one that has used a store."""
-    own = os.getpid()
-    if _UsedIn.process_id is None:
-        _UsedIn.process_id = own
-    elif _UsedIn.process_id != own:
-        raise StorageError(
-            errno.EDEADLK,
-            f"cannot {action} {target}: process {_UsedIn.process_id} had used an object store when"
-            f" this one, {own}, was forked from it, where its connections do not work; start the"
-            " process with multiprocessing's method spawn or forkserver, or before the first use",
-        )
-
-
-class store_errors:
-    """Turns an error of the library in its `with` block into a StorageError."""
-
-    def __init__(self, action: str, target: object) -> None:
-        self._action, self._target = action, target
-
-    def __enter__(self) -> None:
-        _check_process(self._action, self._target)
-
-    def __exit__(self, kind: type | None, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, OSError) and not isinstance(error, StorageError):
-            raise storage_error(self._action, str(self._target), error) from error
-        if isinstance(error, exceptions.BaseError):
-            number = _NUMBERS.get(type(error), errno.EIO)
-            reason = _SECRET.sub("?…", str(error).partition("\n")[0])
-            raise StorageError(number, f"cannot {self._action} {self._target}: {reason}") from error
+_STORES: dict[Service | None, Any] = {S3: S3Store, GOOGLE: GCSStore, AZURE: AzureStore}
 
 
 class ObjectSink:
@@ -151,16 +114,34 @@ class ObjectSink:
 
 
 class ObjectStorage:
-    """The objects of `store`, each with a path below `root`. Pickles as its store does."""
+    """The objects of `store`, each with a path below `root`.
 
-    def __init__(self, store: ObjectStore, root: Path) -> None:
+    One with an `address` is pickled as that, and has one object in each process
+    (`object_storage_of`). Any other one is pickled as its store is.
+    """
+
+    def __init__(
+        self, store: ObjectStore, root: Path, address: StorageAddress | None = None
+    ) -> None:
         self._store = store
         self.root = root
+        self._address = address
         self._clock_seconds: float | None = None  # the store's clock minus ours
         self._is_conditional = False  # `make_root` has seen it refuse a put
 
     def __repr__(self) -> str:
         return f"<object storage {self.root}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the address, with the credentials that were given, or the store."""
+        if self._address is None:
+            return ObjectStorage, (self._store, self.root)
+        return object_storage_of, (self._address,)
+
+    @property
+    def address(self) -> StorageAddress:
+        """The address of the bucket; one that no other process finds, if none was given."""
+        return self._address or StorageAddress(self.root, "", StorageOptions())
 
     @property
     def directory(self) -> Directory:
@@ -171,7 +152,7 @@ class ObjectStorage:
         )
 
     def _name(self, path: str | Path) -> str:
-        return PurePosixPath(path).relative_to(self.root).as_posix()
+        return ObjectPath(path).relative_to(ObjectPath(self.root)).as_posix()
 
     def _path(self, name: str) -> Path:
         return self.root / name
@@ -229,16 +210,17 @@ class ObjectStorage:
         """
         if self._is_conditional:
             return
-        name = f".probe-{uuid.uuid4().hex}"
+        probe = path / f".probe-{uuid.uuid4().hex}"
+        name = self._name(probe)
         try:
-            with store_errors("create", self._path(name)):
+            with store_errors("create", probe):
                 obstore.put(self._store, name, b"first", mode="create")
                 with contextlib.suppress(exceptions.AlreadyExistsError):
                     obstore.put(self._store, name, b"second", mode="create")
                 content = bytes(obstore.get(self._store, name).bytes())
         finally:
             with contextlib.suppress(StorageError):
-                self.delete(self._path(name))
+                self.delete(probe)
         if content != b"first":
             raise NotSupportedError(
                 f"{self.root}: this store does not refuse to put an object that exists"
@@ -321,7 +303,7 @@ class ObjectStorage:
 
     def files_below(self, folder: Path, *, is_fresh: bool = False) -> Iterator[Listed]:
         """Yield the objects below a folder; ages are by the clock of the store."""
-        now = time.time() + self._clock_difference()
+        now = time.time() + self._clock_difference(folder)
         for found in self._listed(folder):
             age_seconds = now - found["last_modified"].timestamp()
             yield Listed(self._path(found["path"]), found["size"], age_seconds)
@@ -331,15 +313,16 @@ class ObjectStorage:
             for chunk in obstore.list(self._store, prefix=self._prefix(folder)):
                 yield from chunk
 
-    def _clock_difference(self) -> float:
+    def _clock_difference(self, folder: Path) -> float:
         """Return the seconds by which the store's clock is ahead of ours, found with an object.
 
-        A process that may not put one gets 0.
+        The object is put into `folder`. A process that may not put one gets 0.
         """
         if self._clock_seconds is None:
             self._clock_seconds = 0.0
-            name = f".clock-{uuid.uuid4().hex}"
-            with contextlib.suppress(StorageError), store_errors("create", self._path(name)):
+            path = folder / f".clock-{uuid.uuid4().hex}"
+            name = self._name(path)
+            with contextlib.suppress(StorageError), store_errors("create", path):
                 before = time.time()
                 obstore.put(self._store, name, b"")
                 put_at = obstore.head(self._store, name)["last_modified"].timestamp()
@@ -385,3 +368,23 @@ class ObjectStorage:
                     raise
                 for name in some:  # Azure stops at the first one that is gone
                     self.delete(self._path(name))
+
+
+@functools.cache
+def object_storage_of(address: StorageAddress) -> ObjectStorage:
+    """Return the storage of a bucket, one in each process. Raises OptionError."""
+    arguments = address.options.arguments(str(address), os.environ)
+    try:
+        store = _STORES[address.service](address.bucket, **arguments)
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        text = address.options.without_secrets(reason(str(error)))
+        advice = ""
+        if "Account must be specified" in text:
+            advice = (
+                "; give the storage option azure_storage_account_name, or an address as in"
+                " abfss://container@account.dfs.core.windows.net/prefix"
+            )
+        raise OptionError(f"{address}: {text}{advice}") from None
+    return ObjectStorage(store, address.root, address)

@@ -30,6 +30,7 @@ from typing import Annotated, Any, Protocol
 import pyarrow as pa
 
 from kudulite.errors import CorruptionError
+from kudulite.storage.address import StorageAddress
 from kudulite.storage.checked_json import check_crc32
 from kudulite.storage.held_file import HeldFile
 from kudulite.storage.json_form import JsonForm, Stored
@@ -96,6 +97,10 @@ class Storage(Protocol):
     @property
     def directory(self) -> Directory:
         """The part that only a directory has."""
+
+    @property
+    def address(self) -> StorageAddress:
+        """The address by which another process finds the storage, with its options."""
 
     def put(self, path: Path, content: bytes) -> FileRef:
         """Write a whole new file; its content is durable, and its name after `sync`."""

@@ -266,7 +266,6 @@ _TRUE, _FALSE = ("true", "1", "yes", "y", "on"), ("false", "0", "no", "n", "off"
 _SECONDS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0, "m": 60.0}
 _SECONDS |= {"min": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0, "hour": 3600.0}
 _DURATION = re.compile(rf"(\d+)\s*({'|'.join(sorted(_SECONDS, reverse=True))})(?![a-z])")
-_QUERY, _USER = re.compile(r"\?[^\s\"'>)]*"), re.compile(r"(?<=://)[^/@\s]+@")
 
 
 @dataclass(frozen=True)
@@ -361,11 +360,11 @@ class StorageOptions:
                 )
 
     def without_secrets(self, text: str) -> str:
-        """Return a text of the library without the values of secret options and of URLs."""
+        """Return a text of the library without the values of secret options."""
         for name, value in self.items:
             if name in _SECRETS:
                 text = text.replace(value, "…")
-        return _USER.sub("…@", _QUERY.sub("?…", text))
+        return text
 
 
 def _unpickled(title: str | None, items: tuple[tuple[str, str], ...]) -> StorageOptions:

@@ -20,7 +20,7 @@ class FaultyLibrary:
 
     `next_puts` are what the next puts do: "lost", "refused", "late", "replaced" (whatever is
     there), "", or the error they raise; with `random` all later ones choose. Every call raises
-    `error` if there is one.
+    `error` if there is one. `names` are those that were put.
     """
 
     def __init__(self) -> None:
@@ -28,11 +28,13 @@ class FaultyLibrary:
         self.random: random.Random | None = None
         self.error: Exception | None = None
         self.fault_count = 0
+        self.names: list[str] = []
         self._mutex = threading.Lock()
 
     def put(self, store: Any, name: str, content: Any, **options: Any) -> Any:
         """Put an object, or not."""
         with self._mutex:
+            self.names.append(name)
             fault = self.next_puts.pop(0) if self.next_puts else ""
             if not fault and self.random is not None:
                 fault = self.random.choice(_FAULTS)

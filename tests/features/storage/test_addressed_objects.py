@@ -1,0 +1,130 @@
+"""Objects of a server, reached by an address and the options that a user types."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kudulite.errors import StorageError
+from kudulite.storage.address import parse_address
+from kudulite.storage.object_storage import ObjectStorage, object_storage_of
+from tests.support.object_server import ObjectServer
+
+pytestmark = pytest.mark.full
+
+
+def options_of(server: ObjectServer) -> dict[str, str]:
+    """As a user types them."""
+    return {
+        "AWS_ENDPOINT_URL": server.endpoint,
+        "allow_http": "true",
+        "aws_region": "us-east-1",
+        "aws_skip_signature": "true",
+        "max_retries": "1",
+    }
+
+
+def opened(server: ObjectServer, name: str, **more: str) -> tuple[ObjectStorage, Path]:
+    """The storage of an address, and the path in it."""
+    storage, path = parse_address(f"s3://{server.bucket}/{name}", options_of(server) | more)
+    return object_storage_of(storage), path
+
+
+NAMES = ["", "a b", "a%20b", "ü 日本", "a+b&c=d", "x~y", "#", "?", "'{}\"<>|^`*,;:@!$()", "é" * 60]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_taken_letter_by_letter(object_server: ObjectServer, name: str):
+    """What is put is found by reading, by listing, and by its address."""
+    storage, root = opened(object_server, name)
+    path = root / "table ü" / "1.json"
+    storage.make_root(root)
+    assert storage.put_if_absent(path, b"x") and not storage.put_if_absent(path, b"y")
+    assert (storage.read(path), storage.entries(path.parent)) == (b"x", [path])
+    assert path in [found.path for found in storage.files_below(root)]
+    assert storage.names_below(path.parent) == {path.parent: ["1.json"]}
+    assert path.parent in storage.entries(root) and str(path).startswith(f"s3://tests/{name}")
+    again = parse_address(path.parent, options_of(object_server))
+    assert object_storage_of(again.storage).read(again.path / "1.json") == b"x"
+    storage.delete_below(path.parent)
+    assert storage.names_below(path.parent) == {}
+
+
+def test_another_process_reads_by_the_pickle(object_server: ObjectServer):
+    """It has the options that were given."""
+    storage, root = opened(object_server, "pickled")
+    storage.put(root / "a", b"content")
+    program = (
+        "import pickle, sys; storage, path = pickle.loads(sys.stdin.buffer.read());"
+        " print(storage.read(path))"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps((storage, root / "a")),
+        capture_output=True,
+        env=environment,
+        check=True,
+    )
+    assert done.stdout == b"b'content'\n"
+
+
+def test_the_environment_completes_the_options(
+    object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+):
+    """Also beside an option of the connection, which the library would prefer to all of them."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", object_server.endpoint)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "TRUE")
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    for options in ({}, {"timeout": "7s"}):
+        storage, root = parse_address("s3://tests/environment", options)
+        object_storage_of(storage).put_hint(root / "a", b"x")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    given = {"aws_endpoint_url": object_server.endpoint}
+    storage, root = parse_address("s3://tests/environment", given)
+    assert object_storage_of(storage).read(root / "a") == b"x"
+
+
+FAULTS = {
+    "no such bucket": ("nowhere", {}, errno.ENXIO, "there is no such bucket"),
+    "nothing listens": (
+        "tests",
+        {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
+        errno.EIO,
+        "nothing answers at this address",
+    ),
+    "no such host": (
+        "tests",
+        {"AWS_ENDPOINT_URL": "http://no-such-host.invalid"},
+        errno.EIO,
+        "the name of the host is not known",
+    ),
+    "no TLS": ("tests", {"AWS_ENDPOINT_URL": "https://"}, errno.EIO, "the server speaks no TLS"),
+    "bucket in the host": (
+        "tests",
+        {"aws_virtual_hosted_style_request": "true"},
+        errno.ENXIO,
+        "there is no such bucket",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_is_wrong_with_a_server_is_said(object_server: ObjectServer, name: str):
+    """By every verb that asks it; the answer about one object's length has no text, however."""
+    bucket, wrong, number, text = FAULTS[name]
+    if wrong.get("AWS_ENDPOINT_URL") == "https://":
+        wrong = {"AWS_ENDPOINT_URL": object_server.endpoint.replace("http:", "https:")}
+    options = options_of(object_server) | {"max_retries": "0"} | wrong
+    address, root = parse_address(f"s3://{bucket}/x", options)
+    storage = object_storage_of(address)
+    for call in (storage.read, storage.exists, storage.entries):
+        with pytest.raises(StorageError, match=text) as found:
+            call(root / "a")
+        assert found.value.errno == number and str(root) in str(found.value)
