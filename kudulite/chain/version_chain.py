@@ -25,8 +25,9 @@ n + 1 has never been removed while version n is there; (2) a manifest refers onl
 from __future__ import annotations
 
 import errno
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -175,6 +176,10 @@ class VersionChain:
                     " files of two tables or of two copies were mixed: restore the manifest folder"
                 )
 
+    def check_entry(self, version: int) -> None:
+        """Read a version and check that it follows the one before. Raises CorruptionError."""
+        self.check_previous(self.at(version))
+
     def _missing_version(self, newest: int, published: int, advice: str = "") -> CorruptionError:
         return CorruptionError(
             f"{self.folder}: the newest version is {newest}, but version {published} was published:"
@@ -209,6 +214,28 @@ class VersionChain:
                 " swapped or an older one was copied over it: restore the manifest folder"
             )
         return manifest
+
+    def before(self, manifest: Manifest) -> Manifest | None:
+        """Read the version before one, None if there is none: it was removed, or is a stray."""
+        try:
+            found = self.at(manifest.version - 1)
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        return found if manifest.previous_crc32 in (None, found.file_crc32) else None
+
+    def removable(
+        self, ages_seconds: Mapping[int, float], must_stay_before: Callable[[int], bool]
+    ) -> list[int]:
+        """Return the numbers that a collection may remove, ascending from the oldest on.
+
+        `ages_seconds` has all numbers, ascending, and how long each has been there. A version is
+        needed where it `must_stay_before` its successor.
+        """
+        pairs = itertools.pairwise(ages_seconds)
+        removable = itertools.takewhile(lambda pair: not must_stay_before(pair[1]), pairs)
+        return [version for version, _ in removable]
 
     def pinned(self, version: int, crc32: int | None) -> Manifest:
         """Read a version, unless the file on disk has `crc32` and is the one that was seen last."""

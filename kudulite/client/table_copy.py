@@ -25,7 +25,6 @@ from kudulite.errors import CorruptionError, TableExistsError
 from kudulite.shown.progress import Progress
 from kudulite.storage.names import ROWSET_FOLDER, TABLET_FOLDER
 from kudulite.storage.storage import FileRef
-from kudulite.storage.table_lock import create_lock_file
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.open_writes import begin_write
 from kudulite.table.snapshot import choose_snapshot
@@ -48,9 +47,7 @@ def copy_with_past(source: TableStore, path: Path) -> int:
         manifest = alter_table(source, [])  # flushes the log while no commit is under way
         moment = max(manifest.timestamp, settled)
         make_table_folders(hidden.storage, hidden.folder)
-        create_lock_file(Path(hidden.lock_path))
-        with hidden.lock() as lock:
-            lock.advance_safe_timestamp(moment)
+        hidden.log.create(moment)
         entries = manifest.readable_tablets
         total = sum(entry.bytes_on_disk for entry in entries)
         with Progress(f"copy of table {source.name!r}", total, "bytes") as progress:

@@ -146,7 +146,7 @@ def set_table_aside(store: TableStore, work: str, *, if_version: int | None = No
 def _lock_at(stack: ExitStack, store: TableStore, work: str, if_version: int | None) -> None:
     """Take the lock of a table that is at a version, without a commit after it, or at any."""
     _check_is_no_link(store)
-    lock = stack.enter_context(store.locked(work))
+    turn = stack.enter_context(store.locked(work))
     newest = store.newest()
     if if_version is None:
         return
@@ -154,7 +154,7 @@ def _lock_at(stack: ExitStack, store: TableStore, work: str, if_version: int | N
         raise ConflictError(
             f"table {store.name!r} is at version {newest.version}, not {if_version}; not deleted"
         )
-    if not newest.has_tablet_logs and LogPosition(*lock.log_end) > newest.log_end:
+    if not newest.has_tablet_logs and LogPosition(*turn.log_end) > newest.log_end:
         raise ConflictError(
             f"table {store.name!r} is at version {if_version}, but rows were written to its log"
             " after it; not deleted"

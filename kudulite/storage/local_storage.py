@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from kudulite.errors import CorruptionError
 from kudulite.storage.address import DIRECTORIES, StorageAddress
-from kudulite.storage.held_file import HeldFile
+from kudulite.storage.held_file import HeldFile, is_held, remove_hidden, touch
 from kudulite.storage.open_file import READ_FLAGS, AppendFile, DurableSteps, OpenFolder, read_range
 from kudulite.storage.storage import MAPPED_BYTES_MIN, FileRef, Listed, check_same_length
 from kudulite.storage.storage_error import arrow_errors, storage_error, storage_errors
@@ -338,11 +338,30 @@ class LocalStorage:
         self.before("remove", folder)
         shutil.rmtree(folder, ignore_errors=True)
 
-    # -- what only a directory can do
+    # -- operations under way
 
     def hold(self, path: Path, content: bytes) -> HeldFile:
         """Make a file that this process holds, in a folder that is there."""
         return HeldFile(self, path, content)
+
+    def is_held(self, path: Path) -> bool:
+        """Whether a process of any host that shares the locks holds a file."""
+        return is_held(path)
+
+    def mark_used(self, path: Path) -> bool:
+        """Note that a file is in use, by its time of change; return False where there is none."""
+        return touch(path)
+
+    def remove_hidden(self, folder: Path) -> None:
+        """Remove what processes that died have left of files to be held."""
+        remove_hidden(folder)
+
+    # -- what only a directory can do
+
+    @property
+    def is_directory(self) -> bool:
+        """Return True."""
+        return True
 
     def open_append(self, path: Path) -> AppendFile:
         """Open an existing file to append to it."""

@@ -56,8 +56,16 @@ PUT_BYTES_MAX = 64 << 20
 _TRIES_MAX = 20
 _TRY_PAUSE_SECONDS = 0.05
 _DELETED_AT_ONCE = 1_000
+# An operation that has not touched its object for so long has died.
+HELD_SECONDS = 24 * 3600.0
+TOUCH_SECONDS = 600.0
+_TOUCHED = ".touched"
 
 _STORES: dict[Service | None, Any] = {S3: S3Store, GOOGLE: GCSStore, AZURE: AzureStore}
+
+
+def _touched(path: Path) -> Path:
+    return path.with_name(f"{path.name}{_TOUCHED}")
 
 
 class ObjectSink:
@@ -113,6 +121,40 @@ class ObjectSink:
         self.abort()
 
 
+class ObjectHeld:
+    """An object that stands for an operation under way."""
+
+    def __init__(self, storage: ObjectStorage, path: Path) -> None:
+        self._storage, self._path = storage, path
+
+    def let_go(self, content: bytes) -> None:
+        """Leave the object to nobody, with another content."""
+        self._storage.put_hint(self._path, content)
+
+    def close(self) -> None:
+        """Do nothing: it counts as held until it is deleted, or was not touched for a day."""
+
+
+class ObjectFolder:
+    """A part of the names, to delete objects of it."""
+
+    def __init__(self, storage: ObjectStorage, path: Path) -> None:
+        self._storage, self._path = storage, path
+
+    def is_at_its_path(self) -> bool:
+        """Return True: no other folder gets its path."""
+        return True
+
+    def delete(self, name: str) -> None:
+        """Delete an object of it, if it is there."""
+        self._storage.delete(self._path / name)
+
+    def __enter__(self) -> ObjectFolder:
+        return self
+
+    def __exit__(self, *_exc: object) -> None: ...
+
+
 class ObjectStorage:
     """The objects of `store`, each with a path below `root`.
 
@@ -142,6 +184,11 @@ class ObjectStorage:
     def address(self) -> StorageAddress:
         """The address of the bucket; one that no other process finds, if none was given."""
         return self._address or StorageAddress(self.root, "", StorageOptions())
+
+    @property
+    def is_directory(self) -> bool:
+        """Return False."""
+        return False
 
     @property
     def directory(self) -> Directory:
@@ -275,14 +322,18 @@ class ObjectStorage:
 
     def identity(self, path: str | Path) -> object:
         """Return the identity of an object, which no later one of its name has, or None."""
+        found = self._found(path)
+        return None if found is None else (found["e_tag"], found["version"], found["last_modified"])
+
+    def _found(self, path: str | Path) -> Any:
+        """Return what the store knows of an object, None without one."""
         try:
             with store_errors("find", path):
-                found = obstore.head(self._store, self._name(path))
+                return obstore.head(self._store, self._name(path))
         except StorageError as error:
             if error.errno != errno.ENOENT:
                 raise
             return None
-        return found["e_tag"], found["version"], found["last_modified"]
 
     def is_folder(self, path: Path) -> bool:
         """Whether there is an object with this path in front of its name."""
@@ -344,6 +395,54 @@ class ObjectStorage:
 
     def check_folder(self, path: str | Path) -> None:
         """Do nothing: there are no links."""
+
+    def free_bytes(self, folder: Path) -> int | None:
+        """Return None: a store has no size."""
+        return None
+
+    # -- operations under way
+
+    def hold(self, path: Path, content: bytes) -> ObjectHeld:
+        """Put an object that counts as held while `mark_used` is called once a day."""
+        self._create(path, content)
+        return ObjectHeld(self, path)
+
+    def is_held(self, path: Path) -> bool:
+        """Whether an object was put or touched in the last day: no store knows more."""
+        age_seconds = self._age_seconds(path)
+        if age_seconds is None:
+            return False
+        touched = self._age_seconds(_touched(path))
+        return min(age_seconds, touched or age_seconds) < HELD_SECONDS
+
+    def mark_used(self, path: Path) -> bool:
+        """Put another object beside one, whose age counts as well; return False without one."""
+        age_seconds = self._age_seconds(path)
+        if age_seconds is not None and age_seconds > TOUCH_SECONDS:
+            self.put_hint(_touched(path), b"")
+        return age_seconds is not None
+
+    def _age_seconds(self, path: Path) -> float | None:
+        """Return the seconds since an object was put, None without one."""
+        found = self._found(path)
+        if found is None:
+            return None
+        return (
+            time.time()
+            + self._clock_difference(path.parent)
+            - float(found["last_modified"].timestamp())
+        )
+
+    def remove_hidden(self, folder: Path) -> None:
+        """Delete what `mark_used` has put beside objects that were deleted since."""
+        found = set(self.entries(folder))
+        for path in found:
+            if path.suffix == _TOUCHED and path.with_suffix("") not in found:
+                self.delete(path)
+
+    def open_folder(self, path: Path) -> ObjectFolder:
+        """Return a folder, whose path no other one gets."""
+        return ObjectFolder(self, path)
 
     # -- deleting
 

@@ -5,6 +5,7 @@
     sync                the names of new files are durable
     read, read_ranges, open, length, exists, identity, entries, files_below, names_below
     delete, delete_folder, delete_below
+    hold, is_held, mark_used     a file that shows that an operation is under way
     directory           an open file that grows, and moves of whole folders
 
 A path is a name: the layers above join and compare paths, and only a `Storage` looks at what is
@@ -32,9 +33,8 @@ import pyarrow as pa
 from kudulite.errors import CorruptionError
 from kudulite.storage.address import StorageAddress
 from kudulite.storage.checked_json import check_crc32
-from kudulite.storage.held_file import HeldFile
 from kudulite.storage.json_form import JsonForm, Stored
-from kudulite.storage.open_file import AppendFile, OpenFolder
+from kudulite.storage.open_file import AppendFile
 
 # A longer file is mapped where that is possible: opening it then reads and keeps nothing.
 MAPPED_BYTES_MIN = 64 << 10
@@ -88,11 +88,39 @@ class Sink(Protocol):
     def __exit__(self, *_exc: object) -> None: ...
 
 
+class Held(Protocol):
+    """A file that a process holds until it lets go of it, or dies."""
+
+    def let_go(self, content: bytes) -> None:
+        """Leave the file to nobody, with another content that is as long."""
+
+    def close(self) -> None:
+        """Hold it no longer."""
+
+
+class Folder(Protocol):
+    """A folder that is open; a context manager."""
+
+    def is_at_its_path(self) -> bool:
+        """Whether the folder still has the path at which it was opened."""
+
+    def delete(self, name: str) -> None:
+        """Remove a file of it, if it is there."""
+
+    def __enter__(self) -> Folder: ...
+
+    def __exit__(self, *_exc: object) -> None: ...
+
+
 class Storage(Protocol):
     """The verbs. All raise StorageError, with ENOENT where something is missing.
 
     CorruptionError stands for a file that is none of the engine's, such as a symbolic link.
     """
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it has the part that only a directory has, and locks."""
 
     @property
     def directory(self) -> Directory:
@@ -172,6 +200,24 @@ class Storage(Protocol):
     def names_below(self, folder: Path) -> dict[Path, list[str]]:
         """Return a folder and all below it, each with the names in it that are no folders."""
 
+    def hold(self, path: Path, content: bytes) -> Held:
+        """Make a file that this process holds, in a folder that is there; see held_file.py."""
+
+    def is_held(self, path: Path) -> bool:
+        """Whether a process holds a file, as far as is known; False where there is none."""
+
+    def mark_used(self, path: Path) -> bool:
+        """Note that a file is in use, by its age; return False where there is none."""
+
+    def remove_hidden(self, folder: Path) -> None:
+        """Remove what processes that died have left of files to be held."""
+
+    def open_folder(self, path: Path) -> Folder:
+        """Open a folder to delete files of it, and of no other one that gets its path."""
+
+    def free_bytes(self, folder: Path) -> int | None:
+        """Return the bytes that a program may still write below a folder; None if not known."""
+
     def check_folder(self, path: str | Path) -> None:
         """Raise CorruptionError for a folder that is a symbolic link; it need not exist."""
 
@@ -188,17 +234,11 @@ class Storage(Protocol):
 class Directory(Protocol):
     """The part that only a directory has: files that grow, and moves of whole folders.
 
-    Locks (table_lock.py) and held files (held_file.py) are files of a directory as well.
+    Locks (table_lock.py) are files of a directory as well.
     """
-
-    def hold(self, path: Path, content: bytes) -> HeldFile:
-        """Make a file that this process holds, in a folder that is there; see held_file.py."""
 
     def open_append(self, path: Path) -> AppendFile:
         """Open an existing file to append to it."""
-
-    def open_folder(self, path: Path) -> OpenFolder:
-        """Open a folder to delete files of it, and of no other one that gets its path."""
 
     def move(self, source: Path, target: Path) -> None:
         """Give a file or folder a name that does not exist; durable after `sync` of its folder."""
@@ -214,9 +254,6 @@ class Directory(Protocol):
 
     def is_writable(self, path: str | Path) -> bool:
         """Whether this process may write to a file that is there."""
-
-    def free_bytes(self, folder: Path) -> int | None:
-        """Return the bytes that a program may still write below a folder; None if not known."""
 
 
 def read_verified(storage: Storage, path: Path, ref: FileRef) -> bytes:

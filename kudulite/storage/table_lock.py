@@ -70,6 +70,7 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from kudulite.errors import CorruptionError, FormatVersionError, LockTimeoutError, StorageError
 from kudulite.storage.open_file import (
@@ -343,7 +344,7 @@ class TableLock(DescriptorOwner):
         self._read: _Cells | None = None  # the file's content when it was last read
         self._known: _Cells | None = None  # the content during this acquisition
 
-    def __enter__(self) -> TableLock:
+    def __enter__(self) -> Self:
         self._known = None
         openings = 0
         while True:

@@ -31,17 +31,15 @@ from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.shown.progress import Progress
 from kudulite.storage.names import ROWSET_FOLDER
 from kudulite.storage.new_files import NewFiles
-from kudulite.storage.table_lock import TableLock
 from kudulite.table.background_work import in_threads
 from kudulite.table.open_writes import FLUSH, OpenWrite, begin_write
 from kudulite.table.present import Present, of_present, recover
 from kudulite.table.publication import version_timestamp
 from kudulite.table.row_ids import last_id_of
-from kudulite.table.table_log import log_folder
+from kudulite.table.table_log import Turn
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import Tablet
-from kudulite.wal.log_writer import LogWriter
 from kudulite.wal.segment import LogPosition
 
 
@@ -77,8 +75,10 @@ def flush_table(store: TableStore, tablet_ids: Collection[str] | None = None) ->
             done = in_threads("flush", files_of, unflushed, report=report)
         flushed = {each.base.id: each for each in done}
         write.files.sync()
-        with store.locked("flush") as lock:
-            tablet_ids = _publish(store, flushed, position, write, lock) if flushed else []
+        tablet_ids = []
+        if flushed:
+            publish = partial(_publish, store, flushed, position, write)
+            tablet_ids = store.in_turn("flush", publish)
     store.metrics.flushes += len(tablet_ids)
     store.metrics.flush_seconds += time.perf_counter() - begin
     return tablet_ids
@@ -103,15 +103,15 @@ def _publish(
     flushed: dict[str, _FlushedTablet],
     position: LogPosition,
     write: OpenWrite,
-    lock: TableLock,
+    turn: Turn,
 ) -> list[str]:
     """Publish what was flushed of the log up to `position`; return the tablets' ids."""
-    now = recover(store, lock)
+    now = recover(store, turn)
     may_publish = write.may_publish()
     starts = _starts(store, now, now.manifest)
     unflushed = {each for each, start in starts.items() if now.memory.has_rows(each, start)}
     if position == now.memory.end and unflushed <= flushed.keys():
-        _roll(store, now, lock)
+        _roll(store, now, turn)
     entries, is_any_used = [], False
     for tablet_id, files in flushed.items():
         old = now.manifest.entry(tablet_id)
@@ -120,10 +120,10 @@ def _publish(
         if may_publish and store.tablet(old).superblock == files.base.superblock:
             memory = now.stores(store, old)
             assert memory is not None
-            entries.append(_flushed_entry(store, old, files, memory, lock))
+            entries.append(_flushed_entry(store, old, files, memory, turn))
             is_any_used = True
         else:
-            new = _entry_under_lock(store, now, old, lock)
+            new = _entry_under_lock(store, now, old, turn)
             entries += [] if new is old else [new]
     if not is_any_used:  # another process has flushed the same rows first
         write.files.remove()
@@ -134,21 +134,17 @@ def _publish(
         for entry in entries:
             manifest = manifest.with_entry(entry)
         manifest = now.memory.flushed(manifest, _flushed_end(store, now, manifest))
-        timestamp = version_timestamp(store, manifest, lock)
+        timestamp = version_timestamp(store, manifest, turn)
         return manifest.successor(Origin("memory flush", timestamp, is_maintenance=True))
 
-    store.update(build, now.manifest, lock)
+    store.update(build, now.manifest, turn)
     return [entry.id for entry in entries]
 
 
-def _roll(store: TableStore, now: Present, lock: TableLock) -> None:
+def _roll(store: TableStore, now: Present, turn: Turn) -> None:
     """Continue the log in a new segment, so that the one before can be removed."""
-    end = now.memory.end
-    if end.first_frame != now.manifest.log_start.first_frame:
-        folder = log_folder(store.folder)
-        with LogWriter(store.storage, folder, now.manifest.table_id, end) as log:
-            now.memory.add((), end, log.roll())
-        lock.set_log_end(*now.memory.end)
+    if now.memory.end.first_frame != now.manifest.log_start.first_frame:
+        store.log.roll(turn, now.memory)
 
 
 def _flushed_end(store: TableStore, now: Present, manifest: Manifest) -> LogPosition:
@@ -168,25 +164,25 @@ def _starts(store: TableStore, now: Present, manifest: Manifest) -> dict[str, Lo
 def flushed_under_lock(
     store: TableStore,
     newest: Manifest,
-    lock: TableLock,
+    turn: Turn,
     tablet_ids: Collection[str] | None = None,
 ) -> Manifest:
     """Return `newest` with the log of some tablets, or of all, flushed; for a committer.
 
     It is not published. Its superblocks are on disk and refer to durable files.
     """
-    now = recover(store, lock)
+    now = recover(store, turn)
     if tablet_ids is None:
-        _roll(store, now, lock)
+        _roll(store, now, turn)
     for entry in newest.tablets:
         if tablet_ids is None or entry.id in tablet_ids:
-            new = _entry_under_lock(store, now, entry, lock)
+            new = _entry_under_lock(store, now, entry, turn)
             newest = newest if new is entry else newest.with_entry(new)
     return now.memory.flushed(newest, _flushed_end(store, now, newest))
 
 
 def _entry_under_lock(
-    store: TableStore, now: Present, entry: TabletEntry, lock: TableLock
+    store: TableStore, now: Present, entry: TabletEntry, turn: Turn
 ) -> TabletEntry:
     """Return a tablet's entry with all its rows in the log flushed; `entry` if there are none."""
     memory = now.stores(store, entry)
@@ -195,7 +191,7 @@ def _entry_under_lock(
     files = NewFiles(store.storage)
     flushed = _write_files(files, memory)
     files.sync()
-    return _flushed_entry(store, entry, flushed, memory, lock)
+    return _flushed_entry(store, entry, flushed, memory, turn)
 
 
 def _flushed_entry(
@@ -203,10 +199,10 @@ def _flushed_entry(
     entry: TabletEntry,
     flushed: _FlushedTablet,
     memory: MemStores,
-    lock: TableLock,
+    turn: Turn,
 ) -> TabletEntry:
     """Write the superblock of a flush, under the table's lock, with `memory` caught up."""
-    start = LogPosition(*lock.log_end) if flushed.position == memory.end else flushed.position
+    start = LogPosition(*turn.log_end) if flushed.position == memory.end else flushed.position
     superblock = replace(memory.base.superblock, rowsets=flushed.rowsets, log_start=start)
     if memory.schema.auto_incrementing is not None:
         entry = replace(entry, last_id=last_id_of(entry, memory))

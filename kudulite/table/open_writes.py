@@ -36,7 +36,6 @@ from typing import Any
 
 from kudulite.chain.manifest import Manifest
 from kudulite.errors import ConflictError, CorruptionError, StorageError
-from kudulite.storage.held_file import HeldFile, is_held, touch
 from kudulite.storage.names import (
     WRITES_FOLDER,
     write_id_of,
@@ -45,7 +44,7 @@ from kudulite.storage.names import (
     write_prefix,
 )
 from kudulite.storage.new_files import NewFiles
-from kudulite.storage.storage import Listed, Storage
+from kudulite.storage.storage import Held, Listed, Storage
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import WriteState
 
@@ -64,7 +63,7 @@ class OpenWrite:
     store: TableStore
     id: str
     table_id: str
-    made: HeldFile | None = None
+    made: Held | None = None
     _content: bytes = b""
     _may_be_published: bool = False
 
@@ -75,7 +74,7 @@ class OpenWrite:
 
     def may_publish(self) -> bool:
         """Whether the write is still open; asked once, under the lock, before it publishes."""
-        self._may_be_published = touch(record_path(self.store, self.id))
+        self._may_be_published = is_write_open(self.store, self.id)
         return self._may_be_published
 
     def leave_to_others(self) -> None:
@@ -124,7 +123,7 @@ def begin_write(store: TableStore, work: str, owner: str | None = None) -> OpenW
     path = record_path(store, write_id)
     with of_same_table(store, newest.table_id):
         store.storage.make_folder(path.parent)  # a table of an older format has none
-        made = store.storage.directory.hold(path, held.ljust(len(not_held)).encode())
+        made = store.storage.hold(path, held.ljust(len(not_held)).encode())
     return OpenWrite(store, write_id, newest.table_id, made, not_held.encode())
 
 
@@ -175,7 +174,7 @@ def base_of(store: TableStore, state: WriteState) -> Manifest:
 
 def is_write_open(store: TableStore, write_id: str) -> bool:
     """Note that a write is still under way; return whether its record is there."""
-    return touch(record_path(store, write_id))
+    return store.storage.mark_used(record_path(store, write_id))
 
 
 def check_write_is_open(store: TableStore, write_id: str) -> None:
@@ -201,7 +200,8 @@ def record_path(store: TableStore, write_id: str) -> Path:
 class WriteRecord:
     """The record of a write; the content is None, or False, where it is torn.
 
-    `age_seconds` is how long ago the write has last done something.
+    `age_seconds` is how long ago the write has last done something. One that `is_dead` is of a
+    process that held it and has died.
     """
 
     id: str
@@ -211,11 +211,7 @@ class WriteRecord:
     work: object
     owner: object
     is_held: bool
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether the process that the record is of has died."""
-        return self.is_held and not is_held(self.path)
+    is_dead: bool
 
 
 class OpenWrites(tuple[WriteRecord, ...]):
@@ -263,7 +259,7 @@ def _read(storage: Storage, file: Listed) -> WriteRecord | None:
     except (CorruptionError, ValueError, RecursionError):
         pass
     body: dict[str, Any] = found if isinstance(found, dict) else {}
-    version = body.get("base_version")
+    version, is_held = body.get("base_version"), body.get("is_held") is True
     return WriteRecord(
         id=write_id,
         path=file.path,
@@ -271,5 +267,6 @@ def _read(storage: Storage, file: Listed) -> WriteRecord | None:
         base_version=version if isinstance(version, int) else None,
         work=body.get("work"),
         owner=body.get("owner"),
-        is_held=body.get("is_held") is True,
+        is_held=is_held,
+        is_dead=is_held and not storage.is_held(file.path),
     )

@@ -20,8 +20,11 @@ The log's rows of a tablet fit each later version of it, because a version that 
 its keys are live flushes its rows first (`log_start` of the superblock).
 
 Once in a process, a reader looks for frames behind the durable end: a power failure may have taken
-the note of it back. It recovers them under the lock (table_log.py), unless the lock is held, and
-the note is of this boot of this machine: then an append is under way.
+the note of it back. It recovers them under the lock (directory_log.py), unless the lock is held,
+and the note is of this boot of this machine: then an append is under way.
+
+Without a directory, one look at the chain gives all three: the newest version, the last record, and
+the time of the newest entry (chain_log.py).
 
 An operator may put an older copy of the table in its place. Memory is of the lock file beside its
 log, and never longer than that log, nor of a newer version than there is; otherwise it is made
@@ -42,15 +45,12 @@ from typing import NamedTuple, TypeVar
 
 from kudulite.chain.manifest import Manifest, TabletEntry
 from kudulite.errors import CorruptionError, LockTimeoutError, StorageError, TableNotFoundError
-from kudulite.storage.open_file import FileIdentity
-from kudulite.storage.table_lock import TableLock, read_lock_file
-from kudulite.table.table_log import is_longer, log_folder, make_durable
+from kudulite.table.table_log import Turn
 from kudulite.table.table_memory import SupersededError, TableMemory
 from kudulite.table.table_store import TableStore
 from kudulite.table.upgrade import read_tablet_logs
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import Tablet
-from kudulite.wal.log_reader import read_log
 from kudulite.wal.segment import LogPosition
 
 # A file that is missing each time was not just superseded.
@@ -165,34 +165,23 @@ def present(store: TableStore, *, is_still: bool = False) -> Present:
 
 
 def _present(store: TableStore, *, is_still: bool) -> Present:
-    state = read_lock_file(store.lock_path)
-    manifest = store.newest()
+    log = store.log
+    state = log.look()
+    manifest = state.manifest
     if manifest.has_tablet_logs:
         return _of_tablet_logs(store)
     is_known, memory = _known_memory(store, manifest, state.identity)
-    folder = log_folder(store.folder)
-    if state.log_end is None:
+    if state.end is None:
         return _recovered(store)
-    end = max(LogPosition(*state.log_end), manifest.log_end, memory.end)
-    if end > max(state.log_end, manifest.log_end) and _is_rolled_back(store, end):
+    end = max(state.end, manifest.log_end, memory.end)
+    if end > max(state.end, manifest.log_end) and log.is_rolled_back(end):
         return _recovered(store)
-    if (is_still or not is_known) and is_longer(store.storage, folder, end):
+    if (is_still or not is_known) and log.is_longer(end):
         if is_still or not state.is_of_this_boot or _is_free(store):
             return _recovered(store)
     _catch_up(store, manifest, memory, end)
     store.environment.memories[store.memory_key] = memory
     return Present(manifest, memory, max(state.safe_timestamp, _newest_time(manifest, memory)))
-
-
-def _is_rolled_back(store: TableStore, held: LogPosition) -> bool:
-    """Whether the lock file does not note what memory holds, though this process may write it.
-
-    Memory may also be of another thread's commit since the caller has read the lock file.
-    """
-    noted = read_lock_file(store.lock_path).log_end
-    return (
-        noted is not None and noted < held and store.storage.directory.is_writable(store.lock_path)
-    )
 
 
 def _newest_time(manifest: Manifest, memory: TableMemory) -> int:
@@ -206,52 +195,48 @@ def _newest_time(manifest: Manifest, memory: TableMemory) -> int:
 def _is_free(store: TableStore) -> bool:
     """Whether nobody holds the table's lock."""
     try:
-        with store.lock(is_shared=True, timeout_seconds=0.0):
+        with store.turn(is_shared=True, timeout_seconds=0.0):
             return True
     except LockTimeoutError:
         return False
 
 
-def recover(store: TableStore, lock: TableLock) -> Present:
-    """Return the newest state with all that the log holds; the caller has the table's lock.
+def recover(store: TableStore, turn: Turn) -> Present:
+    """Return the newest state with all that the log holds, in a turn.
 
     Raises CorruptionError, StorageError.
     """
-    manifest = store.newest()
-    _, memory = _known_memory(store, manifest, lock.identity)
-    log = memory.log
-    is_current = log is not None and memory.end == log.end == lock.log_end and log.is_current
-    if not is_current:
-        end = make_durable(store.storage, store.folder, manifest, lock)
+    manifest = turn.newest()
+    _, memory = _known_memory(store, manifest, turn.identity)
+    if not store.log.is_settled(turn, memory):
+        end = store.log.settle(turn, manifest)
         if memory.end > end:  # an older copy of the log was put in its place
-            memory = TableMemory(manifest, lock.identity)
+            memory = TableMemory(manifest, turn.identity)
         _catch_up(store, manifest, memory, end)
     store.environment.memories[store.memory_key] = memory
-    timestamp = max(lock.safe_timestamp, _newest_time(manifest, memory))
+    timestamp = max(turn.safe_timestamp, _newest_time(manifest, memory))
     return Present(manifest, memory, timestamp)
 
 
 def _recovered(store: TableStore) -> Present:
     """Recover under the lock, or read the log where the lock file is not writable."""
     try:
-        with store.locked("recovery") as lock:
-            return recover(store, lock)
+        with store.locked("recovery") as turn:
+            return recover(store, turn)
     except StorageError:
-        if store.storage.directory.is_writable(store.lock_path):
+        if store.log.is_writable:
             raise
-    with store.lock(is_shared=True) as lock:
-        manifest = store.newest()
-        _, memory = _known_memory(store, manifest, lock.identity)
-        folder, start = log_folder(store.folder), memory.end
-        tail = read_log(store.storage, folder, manifest.table_id, start, None)
+    with store.turn(is_shared=True) as turn:
+        manifest = turn.newest()
+        _, memory = _known_memory(store, manifest, turn.identity)
+        start = memory.end
+        tail = store.log.read(manifest.table_id, start, None)
         memory.add(tail.commits, start, tail.end)
     store.environment.memories[store.memory_key] = memory
     return Present(manifest, memory, _newest_time(manifest, memory))
 
 
-def _known_memory(
-    store: TableStore, manifest: Manifest, lock_file: FileIdentity | None
-) -> tuple[bool, TableMemory]:
+def _known_memory(store: TableStore, manifest: Manifest, place: object) -> tuple[bool, TableMemory]:
     """Return whether this process has looked for the log of this table, and its memory.
 
     A new one where there is none yet, where another copy of the table was put in its place, and
@@ -259,14 +244,14 @@ def _known_memory(
     """
     known = store.environment.memories.get(store.memory_key)
     if known is not None and (
-        known.lock_file != lock_file
+        known.place != place
         # Another thread may have seen a version that was published just now.
         or (known.version > manifest.version and store.newest() is manifest)
     ):
         known = None
     if known is None or not known.is_of(manifest):
         is_known = known is not None and known.table_id == manifest.table_id
-        return is_known, TableMemory(manifest, lock_file)
+        return is_known, TableMemory(manifest, place)
     known.follow(manifest)
     return True, known
 
@@ -276,8 +261,7 @@ def _catch_up(store: TableStore, manifest: Manifest, memory: TableMemory, end: L
     while (start := memory.end).first_frame < end.first_frame:
         # The log before may be removed already.
         begin = max(start, manifest.log_start)
-        folder = log_folder(store.folder)
-        tail = read_log(store.storage, folder, manifest.table_id, begin, end)
+        tail = store.log.read(manifest.table_id, begin, end)
         memory.add(tail.commits, start, max(tail.end, end))
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from kudulite.chain.manifest import Manifest
-from kudulite.storage.table_lock import TableLock
 from kudulite.table.present import recover
+from kudulite.table.table_log import Turn
 from kudulite.table.table_store import TableStore
 
 
@@ -15,19 +15,21 @@ def publish_alone(
 
     Raises ConflictError, LockTimeoutError, TableNotFoundError, StorageError.
     """
-    with store.locked(work) as lock:
 
+    def publish(turn: Turn) -> Manifest | None:
         def fit(manifest: Manifest) -> Manifest | None:
-            return build(manifest, version_timestamp(store, manifest, lock))
+            return build(manifest, version_timestamp(store, manifest, turn))
 
-        return store.update(fit, store.newest(), lock)
+        return store.update(fit, turn.newest(), turn)
+
+    return store.in_turn(work, publish)
 
 
-def version_timestamp(store: TableStore, newest: Manifest, lock: TableLock) -> int:
+def version_timestamp(store: TableStore, newest: Manifest, turn: Turn) -> int:
     """Return the timestamp of the version that is built on `newest`, whatever makes it.
 
     It is now, but above the version before and above each change that can be seen, in rowsets and
     in the log. Rows that are written from now on may be later. Raises TimestampError, StorageError.
     """
-    used = max(newest.timestamp, newest.versions.timestamp, recover(store, lock).timestamp)
+    used = max(newest.timestamp, newest.versions.timestamp, recover(store, turn).timestamp)
     return store.next_timestamp(used)

@@ -30,6 +30,7 @@ from kudulite.chain.manifest import Manifest, Origin, TabletEntry
 from kudulite.errors import ConflictError, RowError
 from kudulite.table.present import recover
 from kudulite.table.publication import version_timestamp
+from kudulite.table.table_log import Turn
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.mem_stores import MemStores
 
@@ -100,9 +101,10 @@ def reserve_ids(
     known = {entry.id: entry.last_id or 0 for entry in newest.tablets}
     if not any(count or given > known.get(t, 0) for t, (count, given) in wanted.items()):
         return {}  # nothing to reserve: no lock, no version
-    with store.locked("ids of a write") as lock:
+
+    def reserve(turn: Turn) -> dict[str, int]:
         newest = store.chain.newest_of(table_id)
-        found = recover(store, lock)
+        found = recover(store, turn)
         firsts, lasts = {}, {}
         for tablet_id, (count, given) in wanted.items():
             entry = newest.entry(tablet_id)
@@ -121,8 +123,10 @@ def reserve_ids(
                 entry = manifest.entry(tablet_id)
                 assert entry is not None  # a drop takes the lock
                 lifted = lifted.with_entry(replace(entry, last_id=last))
-            timestamp = version_timestamp(store, manifest, lock)
+            timestamp = version_timestamp(store, manifest, turn)
             return lifted.successor(Origin("reservation of ids", timestamp, is_maintenance=True))
 
-        store.update(build, newest, lock)
-    return firsts
+        store.update(build, newest, turn)
+        return firsts
+
+    return store.in_turn("ids of a write", reserve)

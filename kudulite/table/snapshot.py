@@ -181,11 +181,10 @@ def _settle(store: TableStore, timestamp: int) -> None:
     except StorageError as error:
         if error.errno not in _NOT_WRITABLE:
             raise
-        with store.lock(is_shared=True):
+        with store.turn(is_shared=True):
             present(store, is_still=True)
 
 
 def advance_safe_timestamp(store: TableStore, timestamp: int) -> None:
     """Advance the table's safe timestamp. Raises LockTimeoutError, StorageError."""
-    with store.locked("snapshot") as lock:
-        lock.advance_safe_timestamp(timestamp)
+    store.in_turn("snapshot", lambda turn: turn.advance_safe_timestamp(timestamp))

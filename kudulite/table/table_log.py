@@ -1,87 +1,168 @@
-"""The log of a table on disk: whether it has more behind an end, and its end after a crash.
+"""The log of a table and the turn to write: the verbs that a table needs of either kind.
 
-While the table's lock is held no append is under way, so whole frames behind the durable end are of
-a writer that died before it noted them as durable, or the lock file lost the note in a power
-failure. They are written once more, fsynced, and count as written; the next append cuts a torn
-frame off. So any process, after any crash, finds the same rows.
+    directory_log.py    segments in a folder, and a lock between processes
+    chain_log.py        records in the chain of versions, for storage without files that grow
 
-An fsync that failed, of the writer that died or of a recovery before, may have left the system with
-pages that it takes for written. The next fsync of them succeeds and does nothing, unless they are
-written again.
+A write to the table is a turn: it reads the newest state, makes one change of it, and appends a
+record to the log or publishes a version.
 
-**Invariants**: the durable end advances after the fsync and before the safe timestamp, so all
-records up to a safe timestamp lie before it.
+    with a lock         the turn begins when it has the lock, so nobody comes first
+    in the chain        the turn ends by the creation of the next entry; where another writer has
+                        created it, nothing was written, and the turn is taken again
 
-**Threads**: any.
+`TableStore.in_turn` takes turns until one is the first. So the work of a turn may be done several
+times. It must not count on what an earlier attempt has made, and may leave files that no version
+has.
+
+**Threads**: a log belongs to its `TableStore`, and any thread may use it. A turn belongs to one.
 """
 
-import logging
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from kudulite.chain.manifest import Manifest
-from kudulite.storage.names import LOG_FOLDER
-from kudulite.storage.storage import Storage
-from kudulite.storage.table_lock import TableLock
-from kudulite.wal.frame_format import FRAME_HEADER_BYTES
-from kudulite.wal.log_reader import read_log
-from kudulite.wal.segment import SEGMENT_HEADER_BYTES, LogPosition, segment_path
-
-_log = logging.getLogger(__name__)
+from kudulite.storage.storage import Listed
+from kudulite.table.table_memory import TableMemory
+from kudulite.wal.log_reader import LogTail
+from kudulite.wal.segment import LogPosition
 
 
-def log_folder(table_folder: Path) -> Path:
-    """Return the folder of a table's log."""
-    return table_folder / LOG_FOLDER
+class LostRaceError(Exception):
+    """Another writer came first: the turn has written nothing, and is to be taken again."""
 
 
-def is_longer(storage: Storage, folder: Path, end: LogPosition) -> bool:
-    """Whether there is more of the log in `folder` behind `end` than zeros."""
-    if storage.exists(segment_path(folder, end.segment + 1)):
-        return True
-    path = segment_path(folder, end.segment)
-    if end.segment == 0 or not storage.exists(path):
-        return False
-    _, (behind,) = storage.read_ranges(path, [(end.first_frame.offset, FRAME_HEADER_BYTES)])
-    return any(behind)
+class LogState(NamedTuple):
+    """The log and the newest version as a reader finds them without a turn.
 
-
-def make_durable(
-    storage: Storage, table_folder: Path, manifest: Manifest, lock: TableLock
-) -> LogPosition:
-    """Return where the table's log ends, everything before it durable; under the table's lock.
-
-    Advances the durable end and the safe timestamp over records of a writer that died.
-    Raises CorruptionError, StorageError.
+    All commits up to `safe_timestamp` are before `end`, which is None where it is not known.
+    `is_of_this_boot`: the end was noted on this machine, which has not been started again since.
+    `identity` is that of the place of the log, which a copy of the table does not have.
     """
-    folder, known = log_folder(table_folder), LogPosition(*lock.log_end)
-    end = max(known, manifest.log_end, manifest.log_start)
-    if is_longer(storage, folder, end):
-        tail = read_log(storage, folder, manifest.table_id, end, None, durable_end=end)
-        if tail.end > end:
-            # Without records, too: a process may have died right after it rolled the log.
-            first = end.first_frame
-            for segment in range(first.segment, tail.end.segment + 1):
-                offset = first.offset if segment == first.segment else SEGMENT_HEADER_BYTES
-                length = tail.end.offset - offset if segment == tail.end.segment else None
-                path = segment_path(folder, segment)
-                _, (frames,) = storage.read_ranges(path, [(offset, length)])
-                with storage.directory.open_append(path) as file:
-                    if frames:
-                        file.append(frames, offset)
-                    file.sync()
-            storage.sync([folder])
-        if tail.commits:
-            _log.info(
-                "table %r: %d commits recovered from the log, behind the end that their writer"
-                " noted",
-                table_folder.name,
-                len(tail.commits),
-            )
-        end = tail.end
-        if end > known:
-            lock.set_log_end(*end)
-        if tail.commits:
-            lock.advance_safe_timestamp(tail.commits[-1].timestamp)
-    elif end > known:
-        lock.set_log_end(*end)
-    return end
+
+    manifest: Manifest
+    safe_timestamp: int
+    end: LogPosition | None
+    is_of_this_boot: bool
+    identity: object
+
+
+class Turn(Protocol):
+    """A turn to write to a table; a context manager, which may be entered again."""
+
+    timeout_seconds: float
+
+    @property
+    def identity(self) -> object:
+        """The identity of the log's place, as in `LogState`."""
+
+    @property
+    def safe_timestamp(self) -> int:
+        """The time up to which no other commit can come."""
+
+    @property
+    def log_end(self) -> tuple[int, int]:
+        """The end of the log's durable part, a `LogPosition`; (0, 0) where it is not known."""
+
+    def newest(self) -> Manifest:
+        """Return the newest version, which the turn may follow."""
+
+    def announce(self, work: str) -> None:
+        """Say what the turn is for, to those that wait for it."""
+
+    def advance_safe_timestamp(self, timestamp: int) -> None:
+        """Let no later commit have a time up to `timestamp`. Raises StorageError."""
+
+    def renew(self) -> None:
+        """Take the turn again, where another writer came first. Raises LockTimeoutError."""
+
+    def is_overtaken(self) -> bool:
+        """Whether another writer came first, so that what the turn has found may be wrong."""
+
+    def close(self) -> None:
+        """Give up what is kept between turns."""
+
+    def __enter__(self) -> Turn: ...
+
+    def __exit__(self, *_exc: object) -> None: ...
+
+
+class TableLog(Protocol):
+    """The log of one table."""
+
+    def create(self, safe_timestamp: int = 0) -> None:
+        """Make what the log of a new table needs, before its first version of a time."""
+
+    def turn(
+        self, timeout_seconds: float, *, is_shared: bool = False, stays_open: bool = False
+    ) -> Turn:
+        """Return a turn, for a `with`; it waits for others up to the timeout.
+
+        One that `is_shared` only keeps writers out, where that can be done.
+        """
+
+    def look(self) -> LogState:
+        """Return the newest state without a turn. Raises as `VersionChain.newest`, StorageError."""
+
+    def is_longer(self, end: LogPosition) -> bool:
+        """Whether there may be commits behind the durable end that nobody has noted."""
+
+    def is_rolled_back(self, held: LogPosition) -> bool:
+        """Whether the log ends before a position up to which this process has read it."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether this process may take turns."""
+
+    def is_settled(self, turn: Turn, memory: TableMemory) -> bool:
+        """Whether memory has all that the log holds, without a look at more of the log."""
+
+    def settle(self, turn: Turn, manifest: Manifest) -> LogPosition:
+        """Return where the log ends, everything before it durable.
+
+        Raises CorruptionError, StorageError.
+        """
+
+    def read(self, table_id: str, start: LogPosition, end: LogPosition | None) -> LogTail:
+        """Return the commits between two positions, or from one on. Raises as `read_log`."""
+
+    def append(
+        self, turn: Turn, memory: TableMemory, commits: Sequence[bytes], timestamp: int
+    ) -> LogPosition:
+        """Append commits in one step, durably, the last of them at `timestamp`; return the end.
+
+        Readers see them from then on. Raises StorageError, CorruptionError, LostRaceError; nothing
+        is written then, unless the error says so.
+        """
+
+    def publish(
+        self, turn: Turn, fit: Callable[[Manifest], Manifest | None], newest: Manifest
+    ) -> Manifest | None:
+        """Publish `fit(newest)`, the version that follows `newest`; None where `fit` gives up.
+
+        The version that `fit` is given may have another number than `newest`. Raises ConflictError,
+        CorruptionError, StorageError, LostRaceError.
+        """
+
+    def maintaining(self, folder: Path, timeout_seconds: float) -> AbstractContextManager[bool]:
+        """Be the only maintainer of a tablet; gives False where another one is known to be."""
+
+    def roll(self, turn: Turn, memory: TableMemory) -> None:
+        """Let what is before the log's end be removed on its own, once rowsets have it."""
+
+    def fence(self, turn: Turn) -> None:
+        """Make all turns fail that have begun before this one; it may still publish.
+
+        So files of no version that were there before belong to nobody. Raises StorageError,
+        LostRaceError.
+        """
+
+    def files_before(self, segment: int) -> list[Listed]:
+        """Return the files of the log that have nothing from a segment on."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the log in storage."""

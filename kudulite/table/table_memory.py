@@ -26,7 +26,6 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from kudulite.chain.manifest import USER_VERSIONS_MAX, Manifest
-from kudulite.storage.open_file import FileIdentity
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import Tablet
 from kudulite.wal.commit_format import CommitInfo, LoggedCommit
@@ -61,12 +60,12 @@ class SupersededError(Exception):
 class TableMemory:
     """The rows that the log of a table has behind the rowsets of the newest version seen.
 
-    `lock_file` says in which folder the log is: a copy of the table has another one.
+    `place` says where the log is: that of a copy of the table has another one.
     """
 
-    def __init__(self, manifest: Manifest, lock_file: FileIdentity | None = None) -> None:
+    def __init__(self, manifest: Manifest, place: object = None) -> None:
         self.table_id = manifest.table_id
-        self.lock_file = lock_file
+        self.place = place
         self.schema = manifest.schema
         self.decoder = RecordDecoder(manifest.schema)
         self.end = manifest.log_start

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from os import getpid
 from pathlib import Path
+from typing import TypeVar
 
 from kudulite.basefile.block_cache import BlockCache
+from kudulite.chain.entry_chain import EntryChain
 from kudulite.chain.folder import (
     check_has_no_lost_table,
     make_table_folders,
@@ -23,33 +25,33 @@ from kudulite.chain.manifest import Manifest, Origin, TabletEntry, VersionList, 
 from kudulite.chain.partition import PartitionSchema, TabletPartition
 from kudulite.chain.version_chain import VersionChain
 from kudulite.errors import (
+    KuduliteError,
     StorageError,
     TableExistsError,
     TimestampError,
 )
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.schema import Schema
-from kudulite.storage.names import (
-    LOCK_NAME,
-    ROWSET_FOLDER,
-    TABLET_FOLDER,
-)
+from kudulite.storage.names import ROWSET_FOLDER, TABLET_FOLDER
 from kudulite.storage.new_files import NewFiles
 from kudulite.storage.storage import FileRef, Storage, check_length
-from kudulite.storage.table_lock import TableLock, create_lock_file
 from kudulite.table.background_work import TableKey
+from kudulite.table.chain_log import ChainLog
+from kudulite.table.directory_log import DirectoryLog
 from kudulite.table.environment import Environment
 from kudulite.table.metrics import TableMetrics
-from kudulite.table.table_log import make_durable
+from kudulite.table.table_log import LostRaceError, TableLog, Turn
+from kudulite.table.table_memory import SupersededError
 from kudulite.table.upgrade import upgrade
 from kudulite.tablet.superblock import Superblock, read_superblock
 from kudulite.tablet.tablet import Tablet
-from kudulite.wal.segment import LogPosition
 
 # Versions share the entries of tablets that did not change; each has its own tuple and index.
 _ENTRY_BYTES = 100
 # Each time, another process has created and deleted a table of the name.
 _CREATIONS_MAX = 50
+
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -84,7 +86,8 @@ class TableStore:
     @cached_property
     def chain(self) -> VersionChain:
         """The table's versions."""
-        return VersionChain(self.folder, self.storage, self._forget_opened)
+        kind = VersionChain if self.storage.is_directory else EntryChain
+        return kind(self.folder, self.storage, self._forget_opened)
 
     def newest(self) -> Manifest:
         """Return the newest version. Raises TableNotFoundError where there is none.
@@ -98,16 +101,10 @@ class TableStore:
         self,
         fit: Callable[[Manifest], Manifest | None],
         newest: Manifest,
-        lock: TableLock,
+        turn: Turn,
     ) -> Manifest | None:
-        """Publish the next version as `VersionChain.update` does, under the table's lock."""
-
-        def fitted(manifest: Manifest) -> Manifest | None:
-            found = fit(manifest)
-            end = max(LogPosition(*lock.log_end), manifest.log_end)
-            return None if found is None else replace(found, log_end=end)
-
-        published = self.chain.update(fitted, newest)
+        """Publish the next version as `TableLog.publish` does."""
+        published = self.log.publish(turn, fit, newest)
         return None if published is None else self._kept(published)
 
     def upgraded(self) -> Manifest:
@@ -172,11 +169,6 @@ class TableStore:
         """Return a tablet's folder."""
         return self.folder / TABLET_FOLDER / tablet_id
 
-    @cached_property
-    def lock_path(self) -> str:
-        """The path of the table's lock file; as text, since every row written asks."""
-        return str(self.folder / LOCK_NAME)
-
     @property
     def memory_key(self) -> TableKey:
         """The key of what this process has in memory of the table.
@@ -189,27 +181,30 @@ class TableStore:
     def _tablet_folder(self) -> str:
         return str(self.folder / TABLET_FOLDER)
 
-    def lock(
+    # -- turns
+
+    @cached_property
+    def log(self) -> TableLog:
+        """The table's log."""
+        if isinstance(self.chain, EntryChain):
+            return ChainLog(self.chain, self.environment.clock)
+        return DirectoryLog(self.chain)
+
+    def turn(
         self,
         *,
         is_shared: bool = False,
         stays_open: bool = False,
         timeout_seconds: float | None = None,
-    ) -> TableLock:
-        """Return the table's lock, for a `with`; it waits up to the client's lock timeout."""
+    ) -> Turn:
+        """Return a turn, for a `with`; it waits up to the client's lock timeout."""
         if timeout_seconds is None:
             timeout_seconds = self.environment.lock_timeout_seconds
-        return TableLock(
-            self.lock_path,
-            timeout_seconds,
-            is_shared=is_shared,
-            stays_open=stays_open,
-            owner=f"table {self.name!r}: ",
-        )
+        return self.log.turn(timeout_seconds, is_shared=is_shared, stays_open=stays_open)
 
     @contextmanager
-    def locked(self, work: str, timeout_seconds: float | None = None) -> Iterator[TableLock]:
-        """Hold the table's lock, announced as `work`; all that is in the log is durable then.
+    def locked(self, work: str, timeout_seconds: float | None = None) -> Iterator[Turn]:
+        """Hold a turn, announced as `work`; all that is in the log is durable then.
 
         Meanwhile the table is not written, altered, deleted, or created again. Raises
         LockTimeoutError, TableNotFoundError, StorageError, CorruptionError.
@@ -217,14 +212,32 @@ class TableStore:
         self.upgraded()
         with ExitStack() as stack:
             try:
-                lock = stack.enter_context(self.lock(timeout_seconds=timeout_seconds))
+                turn = stack.enter_context(self.turn(timeout_seconds=timeout_seconds))
             except StorageError as error:
                 if error.errno == errno.ENOENT:
                     self.newest()  # it is missing where the table was moved meanwhile
                 raise
-            lock.announce(work)
-            make_durable(self.storage, self.folder, self.newest(), lock)
-            yield lock
+            turn.announce(work)
+            self.log.settle(turn, turn.newest())
+            yield turn
+
+    def in_turn(
+        self, work: str, body: Callable[[Turn], Result], timeout_seconds: float | None = None
+    ) -> Result:
+        """Return what `body` does in a turn, which is taken again where another writer came first.
+
+        Raises as `locked`, and what `body` raises of a state that nobody has changed meanwhile.
+        """
+        with self.locked(work, timeout_seconds) as turn:
+            while True:
+                try:
+                    return body(turn)
+                except (LostRaceError, SupersededError):
+                    turn.renew()
+                except KuduliteError:
+                    if not turn.is_overtaken():
+                        raise
+                    turn.renew()
 
     def next_timestamp(self, used: int) -> int:
         """Return a timestamp for a write: the present, above `used`. Raises TimestampError."""
@@ -311,7 +324,7 @@ class TableStore:
             raise TableExistsError(f"table {self.name!r} exists already at {self.folder}")
         check_has_no_lost_table(self.storage, self.folder)
         make_table_folders(self.storage, self.folder)
-        create_lock_file(Path(self.lock_path))
+        self.log.create()
         entries = tuple(self.create_tablet(place) for place in partition.tablets())
         for folder in (self.folder / TABLET_FOLDER, self.folder, self.folder.parent):
             self.storage.sync([folder])

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Any
 
 from kudulite.errors import KuduliteError, RetryableError
-from kudulite.storage.table_lock import TableLock
+from kudulite.table.table_log import Turn
 
 
 class QueuedWrite(ABC):
@@ -43,10 +43,11 @@ class QueuedWrite(ABC):
         return self.error
 
     @abstractmethod
-    def write(self, lock: TableLock, group: Sequence[Any]) -> None:
-        """Write a group of which this is the first, under the table's lock.
+    def write(self, turn: Turn, group: Sequence[Any]) -> None:
+        """Write those of a group that are not done, of which this is the first, in a turn.
 
-        Raises StorageError, CorruptionError, which are those of all writes that wait.
+        Raises StorageError, CorruptionError, which are those of all writes that wait, and
+        LostRaceError, after which the rest may be written in another turn.
         """
 
 
@@ -62,8 +63,8 @@ class WriteQueue:
         # An RLock knows its owner: a thread may release it after an interrupt without knowing
         # whether it was acquired.
         self.turn = threading.RLock()
-        # The lock of this process's last write, its file still open; used by the turn's holder.
-        self.lock: TableLock | None = None
+        # That of this process's last write, its file still open; used by the holder of `turn`.
+        self.table_turn: Turn | None = None
         self._mutex = threading.Lock()
         self._waiting: list[QueuedWrite] = []
 

@@ -56,10 +56,10 @@ from kudulite.chain.partition import (
 from kudulite.chain.schema_history import SchemaChange
 from kudulite.errors import KuduliteError, NotSupportedError, SchemaError, UsageError
 from kudulite.model.schema import Column, Schema
-from kudulite.storage.table_lock import TableLock
 from kudulite.table.memory_flush import flushed_under_lock
 from kudulite.table.publication import publish_alone, version_timestamp
 from kudulite.table.snapshot import ancient_history_mark, is_mark_still_valid
+from kudulite.table.table_log import Turn
 from kudulite.table.table_store import TableStore
 
 HISTORY_SECONDS_MAX = 10_000_000_000  # more than 300 years
@@ -151,10 +151,11 @@ def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
 
     Raises SchemaError, NotSupportedError, LockTimeoutError, StorageError, ConflictError.
     """
-    with store.locked("alteration") as lock:
+
+    def publish(turn: Turn) -> Manifest:
         # Rowsets take over what the log holds: records are only read under the schema that they
         # were written under.
-        newest = flushed_under_lock(store, store.newest(), lock)
+        newest = flushed_under_lock(store, turn.newest(), turn)
         draft = TableDraft.of(newest)
         try:
             for step in steps:
@@ -162,12 +163,14 @@ def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
             partition = _partition_of(draft, newest)
         except (SchemaError, NotSupportedError) as error:
             raise type(error)(f"table {store.name!r}: {error}") from error
-        tablets = _Tablets(store, newest, lock)
+        tablets = _Tablets(store, newest, turn)
         try:
             return tablets.publish(draft, partition, is_altered=bool(steps))
         except BaseException:
             tablets.undo()
             raise
+
+    return store.in_turn("alteration", publish)
 
 
 def _partition_of(draft: TableDraft, old: Manifest) -> PartitionSchema:
@@ -188,7 +191,7 @@ class _Tablets:
 
     store: TableStore
     old: Manifest
-    lock: TableLock
+    turn: Turn
     _created: tuple[TabletEntry, ...] = ()
     _timestamp: int = 0  # of the version
 
@@ -199,7 +202,7 @@ class _Tablets:
 
         Return the ranges that are dropped with rows, ended at it.
         """
-        self._timestamp = version_timestamp(self.store, manifest, self.lock)
+        self._timestamp = version_timestamp(self.store, manifest, self.turn)
         ended = []
         for number, given in enumerate(self.old.partition.ranges):
             tablets = [e for e in self.old.tablets if e.partition.range_index == number]
@@ -279,7 +282,7 @@ class _Tablets:
                 comment=draft.comment,
             )
 
-        published = self.store.update(build, self.old, self.lock)
+        published = self.store.update(build, self.old, self.turn)
         assert published is not None  # `build` never gives up
         return published
 
@@ -287,8 +290,6 @@ class _Tablets:
         """Return what reads of the past need to know of the new schema."""
         if (change := SchemaChange.of(self.old.schema, schema, self._timestamp)) is None:
             return ()
-        # A slower clock must not write before the moment.
-        self.lock.advance_safe_timestamp(self._timestamp)
         return (change,)
 
     def undo(self) -> None:

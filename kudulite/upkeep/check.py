@@ -138,7 +138,7 @@ class _Check:
             if not self.store.chain.has(version):
                 break
             with self.problems_of(f"version {version}"):
-                self.store.chain.check_previous(self.store.chain.at(version))
+                self.store.chain.check_entry(version)
         with self.problems_of("the list of versions"):
             commits = newest_versions(self.store, manifest)
             versions = [(v.version, v.timestamp) for v in commits if v.version is not None]

@@ -45,10 +45,10 @@ from kudulite.rowset.merge_compaction import RowIdMap, merge_rowsets
 from kudulite.rowset.rowset_meta import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.storage.names import ROWSET_FOLDER
 from kudulite.storage.new_files import NewFiles
-from kudulite.storage.table_lock import TableLock
 from kudulite.table.open_writes import COMPACTION, OpenWrite, begin_write
 from kudulite.table.publication import version_timestamp
 from kudulite.table.snapshot import ancient_history_mark, is_mark_still_valid
+from kudulite.table.table_log import Turn
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
@@ -139,9 +139,12 @@ def _publish_replacement(
             break
         entry, rounds = store.newest().entry(base.id), rounds + 1
     hook("carried")
-    with store.locked("compaction") as lock:
+
+    def publish(turn: Turn) -> OperationResult | None:
         hook("locked")
-        found = _publish(store, write, base, replacement, label, lock)
+        return _publish(store, write, base, replacement, label, turn)
+
+    found = store.in_turn("compaction", publish)
     if found is None:
         write.files.remove()
     return found
@@ -179,7 +182,7 @@ def _build(
 
 def _check_free_space(store: TableStore, base: Tablet, metas: Sequence[RowSetMeta]) -> None:
     """Raise StorageError before a merge that would fill the disk: its inputs stay beside it."""
-    free = store.storage.directory.free_bytes(base.folder)
+    free = store.storage.free_bytes(base.folder)
     needed = sum(meta.bytes_on_disk for meta in metas)
     if free is not None and free < needed:
         raise StorageError(
@@ -241,10 +244,10 @@ def _publish(
     base: Tablet,
     replacement: Replacement,
     label: str,
-    lock: TableLock,
+    turn: Turn,
 ) -> OperationResult | None:
-    """Publish a replacement under the table's lock; None where its inputs have changed."""
-    newest = store.newest()
+    """Publish a replacement; None where its inputs have changed."""
+    newest = turn.newest()
     entry = newest.entry(base.id)
     if entry is None:
         return None
@@ -253,14 +256,15 @@ def _publish(
     superblock = None if carried is None else carried[0].applied_to(now.superblock)
     if superblock is None or not write.may_publish():
         return None
-    return publish_superblock(store, newest, superblock, replacement.mark, label, lock)
+    return publish_superblock(store, newest, superblock, replacement.mark, label, turn)
 
 
 def _collect(store: TableStore, tablet_id: str, mark: int, hook: Hook) -> OperationResult | None:
     """Drop the history behind the mark that fills whole files: no data file is written."""
-    with store.locked("history collection") as lock:
+
+    def publish(turn: Turn) -> OperationResult | None:
         hook("locked")
-        newest = store.newest()
+        newest = turn.newest()
         entry = newest.entry(tablet_id)
         if entry is None:
             return None
@@ -271,7 +275,9 @@ def _collect(store: TableStore, tablet_id: str, mark: int, hook: Hook) -> Operat
         collected = replace(superblock, rowsets=rowsets, tombstones=tombstones)
         if collected == superblock:
             return None
-        found = publish_superblock(store, newest, collected, mark, CollectHistory.label, lock)
+        return publish_superblock(store, newest, collected, mark, CollectHistory.label, turn)
+
+    found = store.in_turn("history collection", publish)
     hook("published")
     return found
 
@@ -282,7 +288,7 @@ def publish_superblock(
     superblock: Superblock,
     mark: int,
     operation: str,
-    lock: TableLock,
+    turn: Turn,
     *,
     is_maintenance: bool = True,
 ) -> OperationResult | None:
@@ -299,11 +305,11 @@ def publish_superblock(
         if not is_mark_still_valid(manifest, mark):
             return None
         start = max(manifest.history_start, mark)
-        timestamp = version_timestamp(store, manifest, lock)
+        timestamp = version_timestamp(store, manifest, turn)
         origin = Origin(operation, timestamp, is_maintenance=is_maintenance)
         return manifest.with_entry(new).successor(origin, history_start=start)
 
-    published = store.update(build, newest, lock)
+    published = store.update(build, newest, turn)
     if published is None:
         return None
     known = {ref.name for meta in before for ref in meta.file_refs}

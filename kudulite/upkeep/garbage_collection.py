@@ -27,7 +27,6 @@ it); (2) a file that no version had under the lock, and no open write before it,
 from __future__ import annotations
 
 import errno
-import itertools
 import logging
 from collections.abc import Iterable, Set
 from contextlib import suppress
@@ -37,7 +36,6 @@ from pathlib import Path
 from kudulite.chain.folder import remove_expired_tables
 from kudulite.errors import CorruptionError, KuduliteError, StorageError
 from kudulite.model.hybrid_time import physical_microseconds
-from kudulite.storage.held_file import remove_hidden
 from kudulite.storage.names import (
     MANIFEST_FOLDER,
     ROWSET_FOLDER,
@@ -47,15 +45,13 @@ from kudulite.storage.names import (
     WRITES_FOLDER,
     is_of_tablet,
     is_temporary,
-    segment_of,
     version_name,
     version_of,
     write_of,
     write_prefix,
 )
-from kudulite.storage.storage import Listed, Storage
+from kudulite.storage.storage import Storage
 from kudulite.table.open_writes import OpenWrites, end_write, of_same_table
-from kudulite.table.table_log import log_folder
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.kept_files import KeptFiles, Names, newest_files
 
@@ -101,10 +97,13 @@ def collect_garbage(
     found = {each: kept.of_tablet(each).others(_names(store, each)) for each in ids}
     open_now = OpenWrites.of(store)
     removed: dict[str, int] = {}
-    for tablet_id, names in found.items():
-        if garbage := _garbage(names, open_now):
+    garbage = {tablet_id: _garbage(names, open_now) for tablet_id, names in found.items()}
+    if any(garbage.values()):
+        store.in_turn("garbage collection", store.log.fence)
+    for tablet_id, names in garbage.items():
+        if names:
             with store.locked("garbage collection"):
-                removed |= _remove(store, tablet_id, garbage, open_now, kept)
+                removed |= _remove(store, tablet_id, names, open_now, kept)
     removed |= _collect_log(store, kept.first_segment)
     store.cache.remove_files(removed.keys())  # a map would keep the space on disk
     _collect_tablets(store, kept)
@@ -172,16 +171,10 @@ def _remove(
 def _collect_log(store: TableStore, first: int) -> dict[str, int]:
     """Remove the segments of the log before `first`, which no version needs, nor a later one."""
     removed = {}
-    for file in _segments_before(store, first):
+    for file in store.log.files_before(first):
         store.storage.delete(file.path)
         removed[str(file.path)] = file.length
     return removed
-
-
-def _segments_before(store: TableStore, first: int) -> list[Listed]:
-    files = store.storage.files_below(log_folder(store.folder))
-    numbered = [(segment_of(file.path.name), file) for file in files]
-    return [file for number, file in numbered if number is not None and number < first]
 
 
 def _length(storage: Storage, path: Path) -> int | None:
@@ -217,6 +210,7 @@ def collect_ended_writes(store: TableStore, write_ids: Iterable[str], since: int
                 continue
             kept = kept or KeptFiles(store, since)
             if garbage := kept.of_tablet(tablet_id).others(made):
+                store.in_turn("removal of an ended write's files", store.log.fence, timeout_seconds)
                 with store.locked("removal of an ended write's files", timeout_seconds):
                     _remove(store, tablet_id, garbage, open_now, kept)
 
@@ -242,7 +236,7 @@ def _end_writes(store: TableStore, silent_seconds: float, owner: str | None = No
         if is_owned or is_over:
             end_write(store, record.id)
             ended.append(record.id)
-    remove_hidden(store.folder / WRITES_FOLDER)
+    store.storage.remove_hidden(store.folder / WRITES_FOLDER)
     return ended
 
 
@@ -271,7 +265,7 @@ def superseded_bytes(store: TableStore) -> int:
         paths += [place / name for place, names in others.items() for name in names]
     open_now = OpenWrites.of(store)
     size = sum(_length(storage, path) or 0 for path in paths if not open_now.own(path.name))
-    return size + sum(f.length for f in _segments_before(store, manifest.log_start.segment))
+    return size + sum(f.length for f in store.log.files_before(manifest.log_start.segment))
 
 
 def _version_ages(store: TableStore) -> dict[int, float]:
@@ -286,19 +280,21 @@ def _collect_versions(store: TableStore, grace_seconds: float) -> int:
 
     The numbers may soon be those of another table, if this one is deleted and created again.
     """
-    count = 0
-    with store.storage.directory.open_folder(store.folder / MANIFEST_FOLDER) as folder:
+    with store.storage.open_folder(store.folder / MANIFEST_FOLDER) as folder:
         ages = _version_ages(store)
         open_now = OpenWrites.of(store)  # after the versions: see open_writes.py
         if not folder.is_at_its_path():
             return 0
-        for version, successor in itertools.pairwise(ages):
+
+        def must_stay_before(successor: int) -> bool:
             # Without a grace time none is young, whatever the clocks say.
-            if max(0.0, ages[successor]) < grace_seconds or open_now.pinning(successor):
-                break
+            is_young = max(0.0, ages[successor]) < grace_seconds
+            return is_young or bool(open_now.pinning(successor))
+
+        removable = store.chain.removable(ages, must_stay_before)
+        for version in removable:
             folder.delete(version_name(version))
-            count += 1
-    return count
+    return len(removable)
 
 
 def _collect_tablets(store: TableStore, kept: KeptFiles) -> None:
@@ -306,11 +302,13 @@ def _collect_tablets(store: TableStore, kept: KeptFiles) -> None:
 
     Under the lock: an alteration may have made a tablet whose version it is about to publish.
     """
-    if not kept.unknown_tablets():
+    found = kept.unknown_tablets()
+    if not found:
         return
+    store.in_turn("garbage collection", store.log.fence)
     with store.locked("garbage collection"):
         kept.read()
-        for folder in kept.unknown_tablets():
+        for folder in set(found).intersection(kept.unknown_tablets()):
             store.storage.delete_below(folder)
 
 

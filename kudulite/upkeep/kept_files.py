@@ -236,13 +236,7 @@ class KeptFiles:
         before: Manifest | None = self._store.cache.get(key)
         if before is not None and chain.crc32_of(version) == before.file_crc32:
             return before
-        try:
-            before = chain.at(version)
-        except StorageError as error:
-            if error.errno == errno.ENOENT:
-                return None
-            raise
-        return before if manifest.previous_crc32 in (None, before.file_crc32) else None
+        return chain.before(manifest)
 
     def _forget_removed(self) -> None:
         """Forget versions that a collection has removed: all before the oldest one there."""

@@ -18,8 +18,7 @@ import errno
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from numbers import Real
@@ -27,8 +26,6 @@ from numbers import Real
 from kudulite.chain.manifest import Manifest, TabletEntry
 from kudulite.errors import LockTimeoutError, StorageError, UsageError
 from kudulite.shown.progress import Progress
-from kudulite.storage.names import MAINTENANCE_LOCK_NAME
-from kudulite.storage.table_lock import TableLock, create_lock_file
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_store import TableStore
@@ -165,7 +162,7 @@ def compact_table(
     for entry in store.newest().tablets:
         with (
             Progress(f"compaction of table {store.name!r}"),
-            maintenance_lock(store, entry.id, seconds) as is_had,
+            store.log.maintaining(store.tablet_folder(entry.id), seconds) as is_had,
         ):
             if not is_had:
                 raise LockTimeoutError(
@@ -174,22 +171,6 @@ def compact_table(
                 )
             compaction.compact(entry.id)
     return MaintenanceResult(flushed_count, tuple(compaction.performed))
-
-
-@contextmanager
-def maintenance_lock(
-    store: TableStore, tablet_id: str, timeout_seconds: float = 0.0
-) -> Iterator[bool]:
-    """Be the tablet's only maintainer; False where another one is."""
-    path = store.tablet_folder(tablet_id) / MAINTENANCE_LOCK_NAME
-    store.storage.check_folder(path.parent)
-    create_lock_file(path)
-    with ExitStack() as stack:
-        lock = None
-        with suppress(LockTimeoutError):
-            lock = stack.enter_context(TableLock(path, timeout_seconds))
-            lock.announce("maintenance")
-        yield lock is not None
 
 
 # The rank of a tablet's best operation, negated, and the tablet's index in the pass.
@@ -218,7 +199,8 @@ class _Pass:
         if is_flushing:
             flushed_count = len(flush_table(self.store, self.tablet_ids))
         while (tablet_id := self._best_tablet()) is not None:
-            with maintenance_lock(self.store, tablet_id) as is_had:
+            folder = self.store.tablet_folder(tablet_id)
+            with self.store.log.maintaining(folder, 0.0) as is_had:
                 if not is_had:
                     self.busy.add(tablet_id)
                     continue

@@ -31,13 +31,12 @@ from kudulite.errors import StorageError
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge_compaction import merge_rowsets
-from kudulite.storage.names import MANIFEST_FOLDER
+from kudulite.storage.names import LOG_FOLDER, MANIFEST_FOLDER
 from kudulite.storage.new_files import NewFiles
-from kudulite.storage.table_lock import TableLock
 from kudulite.table.memory_flush import flush_table, flushed_under_lock
 from kudulite.table.open_writes import PURGE, UPKEEP, OpenWrites, begin_write
 from kudulite.table.snapshot import ancient_history_mark
-from kudulite.table.table_log import log_folder
+from kudulite.table.table_log import Turn
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.compaction import Replacement, carry_over, publish_superblock
 from kudulite.upkeep.garbage_collection import collect_garbage
@@ -102,7 +101,7 @@ def purge_keys(store: TableStore, keys: Mapping[str, KeyArray]) -> PurgeReport:
 
 def _make_removals_durable(store: TableStore, tablet_ids: Iterable[str]) -> None:
     """Fsync the folders of removed files: a power failure must not bring erased rows back."""
-    folders = [store.folder / MANIFEST_FOLDER, log_folder(store.folder)]
+    folders = [store.folder / MANIFEST_FOLDER, store.folder / LOG_FOLDER]
     for tablet_id in tablet_ids:
         folder = store.tablet_folder(tablet_id)
         folders += store.storage.names_below(folder)
@@ -135,19 +134,22 @@ def _purge_tablet(store: TableStore, tablet_id: str, keys: KeyArray) -> tuple[in
         before = tablet.disk_rowsets
         work = _TabletPurge(store, write.files, manifest, keys)
         built = work.build(before)
-        with store.locked("purge") as lock:
-            newest = flushed_under_lock(store, store.newest(), lock)
+
+        def publish(turn: Turn) -> tuple[int, int]:
+            newest = flushed_under_lock(store, turn.newest(), turn)
             entry = newest.readable_entry(tablet_id)
             if entry is None:
                 return 0, 0
             counts = None
             if write.may_publish():
-                counts = work.publish(newest, entry, before, built, lock)
+                counts = work.publish(newest, entry, before, built, turn)
             while counts is None:
                 # Its files may be gone, or a new tag needs history that was left out: all again.
-                work = _TabletPurge(store, NewFiles(store.storage), newest, keys)
-                counts = work.publish(newest, entry, (), (), lock)
+                again = _TabletPurge(store, NewFiles(store.storage), newest, keys)
+                counts = again.publish(newest, entry, (), (), turn)
             return counts
+
+        return store.in_turn("purge", publish)
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ class _TabletPurge:
         entry: TabletEntry,
         before: Sequence[DiskRowSet],
         built: Sequence[tuple[Replacement, int]],
-        lock: TableLock,
+        turn: Turn,
     ) -> tuple[int, int] | None:
         """Publish under the table's lock; None where a tag needs older history.
 
@@ -211,10 +213,10 @@ class _TabletPurge:
         tombstones = now.tombstones.without(self.files, self.keys)
         self.files.sync()
         superblock = replace(superblock, tombstones=tombstones)
-        has_log = newest.log_start != self.store.newest().log_start
+        has_log = newest.log_start != turn.newest().log_start
         if superblock != now.superblock or has_log:
             published = publish_superblock(
-                self.store, newest, superblock, self.mark, "purge", lock, is_maintenance=False
+                self.store, newest, superblock, self.mark, "purge", turn, is_maintenance=False
             )
             if published is None:
                 return None

@@ -9,7 +9,6 @@ from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.shown.html import html_fields
 from kudulite.table.present import read_tablets
 from kudulite.table.snapshot import ancient_history_mark
-from kudulite.table.table_log import log_folder
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.compaction_policy import average_height
 from kudulite.tablet.maintenance_policy import ancient_bytes, dead_row_count, extents_of
@@ -81,7 +80,7 @@ def table_statistics(store: TableStore) -> TableStatistics:
         bytes_on_disk=sum(entry.bytes_on_disk for entry in manifest.tablets),
         superseded_bytes=superseded_bytes(store),
         unflushed_row_count=sum(tablet.memory_row_count for tablet in tablets),
-        log_bytes=sum(file.length for file in store.storage.files_below(log_folder(store.folder))),
+        log_bytes=store.log.nbytes,
         ancient_history_mark=Timestamp(mark),
     )
 

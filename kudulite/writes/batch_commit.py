@@ -31,10 +31,10 @@ from kudulite.errors import CorruptionError, KuduliteError, StorageError
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.key_array import KeyArray
 from kudulite.storage.new_files import NewFiles
-from kudulite.storage.table_lock import TableLock
 from kudulite.table.open_writes import check_write_is_open, end_write
 from kudulite.table.present import recover
 from kudulite.table.row_ids import last_id_of, next_id
+from kudulite.table.table_log import Turn
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_queue import QueuedWrite
 from kudulite.table.write_state import (
@@ -76,12 +76,12 @@ class BatchRequest(QueuedWrite):
     has_record: bool = False
     result: CommitResult | None = None
 
-    def write(self, lock: TableLock, group: Sequence[BatchRequest]) -> None:
+    def write(self, turn: Turn, group: Sequence[BatchRequest]) -> None:
         """Write the batches of a group, in order."""
-        turn = _Turn(self.store, lock)
+        batches = _Turn(self.store, turn)
         for request in group:
-            turn.take(request)
-        turn.append()
+            batches.take(request)
+        batches.append()
 
 
 @dataclass
@@ -89,7 +89,7 @@ class _Turn:
     """The batches that are written in one turn; those that are made wait for one append."""
 
     store: TableStore
-    lock: TableLock
+    turn: Turn
     commit: LogCommit = field(init=False)
     made: list[tuple[BatchRequest, CommitResult, EncodedCommit]] = field(default_factory=list)
     keys: set[bytes] = field(default_factory=set)  # of the rows of those
@@ -110,8 +110,8 @@ class _Turn:
         store, state = self.store, request.state
         if state.application_id is not None:
             self.append()  # so that its version is listed
-        found = recover(store, self.lock)
-        self.commit, manifest = LogCommit(store, self.lock, found), found.manifest
+        found = recover(store, self.turn)
+        self.commit, manifest = LogCommit(store, self.turn, found), found.manifest
         if manifest.table_id != state.table_id:
             store.chain.newest_of(state.table_id)  # raises the error of another table
         check_same_schema(store.name, state, request.base, manifest)

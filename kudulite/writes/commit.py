@@ -1,12 +1,12 @@
 """Commit of a bulk write: all its tablets at one timestamp, in one version, or nothing.
 
     1  flush the log of its tablets, check conflicts, rebase all parts   no lock: files are written
-    2  take the table's lock; flush the rest of the log of its tablets
+    2  begin a turn of the table; flush the rest of the log of its tablets
     3  check again what has changed since 1                              usually nothing
     4  sync the files of 1 and 3                                         invisible
     5  timestamp, above all that can be seen; superblocks with it        invisible
     6  put-if-absent of the next manifest                                the commit
-    7  advance the safe timestamp, release the lock
+    7  advance the safe timestamp, end the turn
 
 The files are where they stay from the start (resolve.py). Their names are durable before the
 superblock that lists them is written: tasks sync those that they make. A crash leaves unreferenced
@@ -14,6 +14,8 @@ files, which garbage collection removes once the write is over (open_writes.py).
 
 Tasks that need the rows of the log have staged on versions of their own. The parts of each version
 are rebased to the newest one first, and compared with each other then.
+
+Where another writer comes first in 6, the turn is taken again from step 2 on.
 
 A write that was computed from rows of the table fails if one of them has changed since. One that
 can be computed again, row by row, gives the commit a `Reread`. Then the rows that changed leave the
@@ -44,12 +46,12 @@ from kudulite.model.key_array import KeyArray
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.storage.new_files import NewFiles
 from kudulite.storage.storage import check_length
-from kudulite.storage.table_lock import TableLock
 from kudulite.table.background_work import in_threads
 from kudulite.table.memory_flush import flush_table, flushed_under_lock
 from kudulite.table.open_writes import base_of, check_write_is_open
 from kudulite.table.present import listing, present, recover
 from kudulite.table.publication import version_timestamp
+from kudulite.table.table_log import Turn
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import (
     StagedOperations,
@@ -123,22 +125,27 @@ class Commit:
             [(base, staged)] = runs or [(self.base, {})]
             parts = self._reread(self.reread, staged, base, newest, newest.versions.timestamp)
         self._noted(parts)
-        with self.store.locked(f"commit of write {self.state.write_id}") as lock:
-            return self._publish(parts, newest, lock)
+        state = self.state
 
-    def _publish(self, parts: Parts, rebased_to: Manifest, lock: TableLock) -> CommitResult:
+        def publish(turn: Turn) -> CommitResult:
+            self.state = state
+            return self._publish({**parts}, newest, turn)
+
+        return self.store.in_turn(f"commit of write {state.write_id}", publish)
+
+    def _publish(self, parts: Parts, rebased_to: Manifest, turn: Turn) -> CommitResult:
         newest = self._checked_newest()
-        found = recover(self.store, lock)
+        found = recover(self.store, turn)
         if is_committed(self.state, found.memory.listing(newest)):
             return skipped(newest, found.timestamp)
-        newest = flushed_under_lock(self.store, newest, lock, self._touched(parts))
+        newest = flushed_under_lock(self.store, newest, turn, self._touched(parts))
         self._check_is_first(newest, parts)
         self._check_overwritten(newest)
         if self.reread is None:
             current = self._rebased(parts, rebased_to, newest, is_first=False)
         else:
-            until = version_timestamp(self.store, newest, lock)
-            lock.advance_safe_timestamp(until)  # so that reads up to it need no lock
+            until = version_timestamp(self.store, newest, turn)
+            turn.advance_safe_timestamp(until)  # so that reads up to it need no lock
             current = self._reread(self.reread, parts, rebased_to, newest, until)
         if self.state.spec.replaces_rows:
             current = self._with_deletes(current, newest)
@@ -152,18 +159,18 @@ class Commit:
         check_write_is_open(self.store, self.state.write_id)  # its files stay from here on
         self._files.sync()
         installer.check_files()
-        manifest = self._publish_next(newest, installer, counts, lock)
+        manifest = self._publish_next(newest, installer, counts, turn)
         if manifest is None:
             newest = self.store.newest()
             return skipped(newest, newest.timestamp)
         # The version is published: from here nothing may fail.
         with suppress(OSError):
-            lock.advance_safe_timestamp(installer.timestamp)
+            turn.advance_safe_timestamp(installer.timestamp)
             self._remove_replaced(installer.parts)
         return CommitResult(manifest.version, installer.timestamp, counts)
 
     def _publish_next(
-        self, newest: Manifest, installer: Installer, counts: WriteCounts, lock: TableLock
+        self, newest: Manifest, installer: Installer, counts: WriteCounts, turn: Turn
     ) -> Manifest | None:
         """Publish the next version; None if another write committed the application version."""
         name, message = self.state.operation_name, self.state.message
@@ -175,12 +182,12 @@ class Commit:
                 return None
             self._check_same_schema(manifest)
             if manifest.versions.timestamp >= installer.timestamp:
-                timestamp = version_timestamp(self.store, manifest, lock)
+                timestamp = version_timestamp(self.store, manifest, turn)
                 installed = installer.install(timestamp, newest)
             origin = Origin(name, installer.timestamp, counts, message)
             return self._next(manifest, installed, origin)
 
-        return self.store.update(build, newest, lock)
+        return self.store.update(build, newest, turn)
 
     # -- what the version must be
 

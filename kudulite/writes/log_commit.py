@@ -1,13 +1,12 @@
 """Commits through the table's log: the turn of a thread, the append, and what becomes visible.
 
-    1  wait for the turn among the threads of this process; take the table's lock
+    1  wait for the turn among the threads of this process; begin one of the table's turns
     2  for each write of the threads that wait: make its changes of the newest state
     3  timestamp = max(now, safe timestamp + 1), one for each commit
-    4  append the commit with the rows of all tablets, fsync            durable
-    5  advance the durable end and the safe timestamp, apply to memory  visible
+    4  append the commit with the rows of all tablets    durable, and visible to readers
+    5  apply it to memory                                visible in this process, too
 
-If the durable end cannot be advanced, the commit is cut off again, so the caller may write the rows
-again. If that is impossible, too, the error says that the rows are durable.
+Where another writer comes first, steps 2 to 4 are done again on the state that it has left.
 
 **Threads**: group commit: among threads that wait for the same table, the first to get the turn
 does all their writes, in the order of arrival (table/write_queue.py).
@@ -21,7 +20,6 @@ import errno
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -29,21 +27,17 @@ import pyarrow as pa
 from kudulite.chain.manifest import TabletEntry
 from kudulite.errors import KuduliteError, LockTimeoutError, StorageError, TableNotFoundError
 from kudulite.model.key_array import KeyArray
-from kudulite.storage.table_lock import TableLock
 from kudulite.table.metrics import SLOW_LOG_SECONDS, warn_of_slow
 from kudulite.table.present import Present
-from kudulite.table.table_log import log_folder
-from kudulite.table.table_memory import TableMemory
+from kudulite.table.table_log import LostRaceError, Turn
+from kudulite.table.table_memory import SupersededError
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_queue import QueuedWrite, WriteQueue, groups_of
 from kudulite.tablet.mem_stores import AppendedRecord, Location, MemStores
 from kudulite.upkeep.maintenance_schedule import flush_when_needed
 from kudulite.wal.commit_format import CommitInfo, LoggedCommit, encode_commit
-from kudulite.wal.log_writer import LogWriter
 from kudulite.wal.record_format import Record, encode_rows
 from kudulite.wal.segment import LogPosition
-
-_PADDING_BYTES = 64 << 10
 
 
 def write_in_turn(store: TableStore, mine: QueuedWrite, timeout_seconds: float) -> None:
@@ -68,22 +62,22 @@ def _write_in_turn(store: TableStore, mine: QueuedWrite, timeout_seconds: float)
         _wait_for_turn(store, queue, mine, timeout_seconds)
         if mine not in queue:
             return
-        kept_lock = queue.lock
-        lock = kept_lock or store.lock(stays_open=True)
-        queue.lock = None  # until all is written: an interrupt must not leave a taken lock
+        kept = queue.table_turn
+        turn = kept or store.turn(stays_open=True)
+        queue.table_turn = None  # until all is written: an interrupt must not leave a taken lock
         try:
-            lock.timeout_seconds = max(0.0, deadline - time.monotonic())
-            with lock:
-                lock.announce("row write")
+            turn.timeout_seconds = max(0.0, deadline - time.monotonic())
+            with turn:
+                turn.announce("row write")
                 taken = queue.take_all()
                 for group in groups_of(taken):
-                    group[0].write(lock, group)
+                    _write_group(turn, group)
         except BaseException:
-            lock.close()
+            turn.close()
             raise
         # Rows in memory will be flushed, which drops the queue and closes the lock's file.
-        if kept_lock or any(each.memory_bytes[1] for each in taken):
-            queue.lock = lock
+        if kept or any(each.memory_bytes[1] for each in taken):
+            queue.table_turn = turn
     except KuduliteError as error:
         # Without a lock file the table is not there any more.
         has_no_lock = isinstance(error, StorageError) and error.errno == errno.ENOENT
@@ -99,6 +93,16 @@ def _write_in_turn(store: TableStore, mine: QueuedWrite, timeout_seconds: float)
         except RuntimeError:
             pass
         queue.discard(mine)
+
+
+def _write_group(turn: Turn, group: Sequence[QueuedWrite]) -> None:
+    """Write a group, in further turns where another process comes first."""
+    while left := [write for write in group if not write.is_done]:
+        try:
+            left[0].write(turn, left)
+            return
+        except (LostRaceError, SupersededError):
+            turn.renew()
 
 
 def _wait_for_turn(
@@ -160,10 +164,10 @@ class EncodedCommit:
 
 @dataclass(frozen=True)
 class LogCommit:
-    """A commit on the state `found`, while the table's lock is held."""
+    """A commit on the state `found`, in a turn."""
 
     store: TableStore
-    lock: TableLock
+    turn: Turn
     found: Present
 
     def used_timestamp(self, tablets: Sequence[tuple[TabletEntry, MemStores]]) -> int:
@@ -179,10 +183,7 @@ class LogCommit:
         """
         memory = self.found.memory
         begin = memory.end
-        end = self._append([commit.content for commit in commits])
-        self._note_end(memory, end)
-        with suppress(StorageError):  # a reader that needs it advances it under the lock
-            self.lock.advance_safe_timestamp(commits[-1].timestamp)
+        end = self._append([commit.content for commit in commits], commits[-1].timestamp)
         logged = []
         for commit in commits:
             parts = {c.entry.id: pa.py_buffer(c.content) for c in commit.changes}
@@ -197,19 +198,10 @@ class LogCommit:
             stores.apply(records, end)
         return memory.growth(appended)
 
-    def _append(self, contents: Sequence[bytes]) -> LogPosition:
+    def _append(self, contents: Sequence[bytes], timestamp: int) -> LogPosition:
         """Append commits to the table's log, durably; return where the log ends then."""
-        memory = self.found.memory
-        if memory.log is None or memory.log.end != memory.end:
-            memory.log = LogWriter(
-                self.store.storage,
-                log_folder(self.store.folder),
-                self.found.manifest.table_id,
-                memory.end,
-                padding_bytes=_PADDING_BYTES,
-            )
         metrics, begin = self.store.metrics, time.perf_counter()
-        end = memory.log.append(contents)
+        end = self.store.log.append(self.turn, self.found.memory, contents, timestamp)
         seconds = time.perf_counter() - begin
         metrics.log_writes += 1
         metrics.log_bytes += sum(map(len, contents))
@@ -217,23 +209,3 @@ class LogCommit:
         if seconds > SLOW_LOG_SECONDS:
             warn_of_slow(self.store.name, "an append to the log with its fsync", seconds)
         return end
-
-    def _note_end(self, memory: TableMemory, end: LogPosition) -> None:
-        """Advance the durable end over the commit just appended, or take the commit back.
-
-        Raises StorageError, which says whether the rows are written.
-        """
-        try:
-            self.lock.set_log_end(*end)
-        except StorageError as error:
-            assert memory.log is not None
-            try:
-                memory.log.take_back()
-            except StorageError as second:
-                raise StorageError(
-                    error.errno or 0,
-                    f"table {self.store.name!r}: the rows are durable in the log, but"
-                    f" {error.strerror}; nor can they be taken back: {second.strerror}; they are"
-                    " there when the disk is: read before you write them again",
-                ) from error
-            raise

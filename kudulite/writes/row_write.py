@@ -30,9 +30,9 @@ from kudulite.errors import (
 )
 from kudulite.model.encoded_key import encode_keys, with_id
 from kudulite.model.schema import Schema
-from kudulite.storage.table_lock import TableLock
 from kudulite.table.present import Present, recover
 from kudulite.table.row_ids import last_id_of, next_id
+from kudulite.table.table_log import Turn
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_queue import QueuedWrite
 from kudulite.tablet.mem_stores import LOCATE_ARRAY_MIN, Location, MemStores
@@ -78,9 +78,9 @@ class WriteRequest(QueuedWrite):
     timestamp: int = 0
     counts: WriteCounts = NO_COUNTS
 
-    def write(self, lock: TableLock, group: Sequence[WriteRequest]) -> None:
+    def write(self, turn: Turn, group: Sequence[WriteRequest]) -> None:
         """Write the operations of all requests of a group as one commit."""
-        TableWrite(self.store, lock).run(group)
+        TableWrite(self.store, turn).run(group)
 
     @property
     def positions(self) -> list[int]:
@@ -309,17 +309,17 @@ class TableWrite:
     """Writes to one table while its lock is held."""
 
     store: TableStore
-    lock: TableLock
+    turn: Turn
 
     def run(self, group: Sequence[WriteRequest]) -> None:
         """Write a group as one commit. Raises StorageError, CorruptionError: nothing is written."""
-        found = recover(self.store, self.lock)
+        found = recover(self.store, self.turn)
         manifest = found.manifest
         requests = [request for request in group if self._is_current(request, manifest)]
         if not requests:
             return
         writes = self._tablet_writes(found, requests)
-        commit = LogCommit(self.store, self.lock, found)
+        commit = LogCommit(self.store, self.turn, found)
         used = commit.used_timestamp([(write.entry, write.memory) for write in writes])
         timestamp = self.store.next_timestamp(used)
         try:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.xdist_group("structure")
 FILES_MAX = {
     "bulk_upsert": 64,
     "scan": 44,
-    "session_row": 27,
+    "session_row": 28,
     "get": 24,
     "flush": 49,
     "flush_deltas": 38,

@@ -33,11 +33,11 @@ _TESTS = {
     "power": f"{_CASES}at_any_step_keeps_what_was_promised[{{}}-16]",
     "killed": f"{_CASES}after_a_kill_keeps_what_was_promised_since[{{}}-a session-5]",
 }
-_LOCKED = "lock = stack.enter_context(self.lock(timeout_seconds=timeout_seconds))"
+_LOCKED = "turn = stack.enter_context(self.turn(timeout_seconds=timeout_seconds))"
 _UNLOCKED = (
-    'lock = stack.enter_context(type("Free", (TableLock,), {{"_acquire": lambda self: None}})'
-    "(self.lock_path, 1.0) if work.startswith({!r}) else"
-    " self.lock(timeout_seconds=timeout_seconds))"
+    "turn = self.turn(timeout_seconds=timeout_seconds)\n"
+    "                turn._acquire = (lambda: None) if work.startswith({!r}) else turn._acquire\n"
+    "                stack.enter_context(turn)"
 )
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 

@@ -531,7 +531,7 @@ def test_an_error_of_the_log_is_raised_as_it_is(core: CoreTables):
     """The lock, the disk: nothing is written."""
     table = small_table(core, lock_timeout_seconds=0.0)
     put(table, 1)
-    with store_of(table).lock() as lock:
+    with store_of(table).turn() as lock:
         lock.announce("a test")
         with pytest.raises(LockTimeoutError, match="held by a test"):
             table.upsert(rows(2))

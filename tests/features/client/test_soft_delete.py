@@ -194,7 +194,7 @@ def test_a_soft_deletion_waits_for_commits_and_may_ask_for_a_version(core: CoreT
     table.flush()
     with pytest.raises(ConflictError, match="'t' is at version 3, not 1; not deleted"):
         client.soft_delete_table("t", 60, if_version=1)
-    with table._store.lock() as lock:
+    with table._store.turn() as lock:
         lock.announce("commit of write 9")
         with pytest.raises(LockTimeoutError, match="held by commit of write 9"):
             client.soft_delete_table("t", 60)

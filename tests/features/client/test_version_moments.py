@@ -257,7 +257,7 @@ def listed(table: kudulite.Table, *versions: tuple[int, str]) -> None:
         old = old.with_version(number, Origin(operation, int(timestamp)))
     old = replace(old, ordered_from=None)
     made = replace(newest.successor(Origin("test", 1)), versions=old)
-    with store.lock() as lock:
+    with store.turn() as lock:
         assert store.update(lambda _: made, newest, lock)
 
 

@@ -145,7 +145,7 @@ def test_a_message_that_is_too_long_or_no_text_is_refused(table, message):
 def empty_list(store: TableStore) -> None:
     """Publish a version that lists none, so that the table is whole again."""
     made = replace(store.newest().successor(Origin("test", 1)), versions=VersionList())
-    with store.lock() as lock:
+    with store.turn() as lock:
         store.update(lambda _: made, store.newest(), lock)
 
 
@@ -163,7 +163,7 @@ def test_a_list_of_another_form_is_damage(table, listed):
     store = table._store
     newest = store.newest()
     bad = replace(newest.successor(Origin("test", 1)), versions=VersionList(listed))
-    with store.lock() as lock:
+    with store.turn() as lock:
         store.update(lambda _: bad, newest, lock)
     with pytest.raises(CorruptionError, match=r"version 2: not a manifest"):
         table.versions()
@@ -182,7 +182,7 @@ def test_a_list_of_other_versions_is_a_problem(table):
             versions = versions.with_version(number, Origin("test", 1))
         newest = store.newest()
         bad = replace(newest.successor(Origin("test", 1)), versions=versions)
-        with store.lock() as lock:
+        with store.turn() as lock:
             store.update(lambda _, bad=bad: bad, newest, lock)
         assert "lists versions" in " ".join(table.check().problems)
     empty_list(store)

@@ -160,7 +160,7 @@ def test_what_a_close_cannot_flush_it_raises_and_the_next_one_flushes(core: Core
     table = client.create_table("t", SCHEMA, primary_key="k")
     store = TableStore(table.path, made)
     write(store, 1)
-    with store.lock(), pytest.raises(LockTimeoutError):
+    with store.turn(), pytest.raises(LockTimeoutError):
         client.close()
     client.close()
     assert table.version == 2

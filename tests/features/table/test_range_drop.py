@@ -6,6 +6,7 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,9 +17,9 @@ from kudulite.chain.partition import RangeWithHashSchema
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, RowError, SchemaError, TimestampError
-from kudulite.storage.table_lock import TableLock
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.snapshot import ancient_history_mark
+from kudulite.table.table_log import Turn
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep import maintenance
 from kudulite.upkeep.alter import TableDraft, alter_table, forget_alterations
@@ -324,13 +325,13 @@ def test_a_lost_race_drops_nothing_that_a_tag_needs(core: CoreTables, monkeypatc
 
     locked = TableStore.locked
 
-    def tag_first(store: TableStore, work: str) -> AbstractContextManager[TableLock]:
+    def tag_first(store: TableStore, *arguments: Any) -> AbstractContextManager[Turn]:
         monkeypatch.undo()
         other = TableStore(table.path, environment())
         with other.locked("tag") as lock:
             tagged = other.newest().successor(Origin("test", 1), "tag", tags={"x": moment})
             assert other.update(lambda _: tagged, other.newest(), lock)
-        return locked(store, work)
+        return locked(store, *arguments)
 
     monkeypatch.setattr(TableStore, "locked", tag_first)
     assert forget_alterations(table._store) == 0

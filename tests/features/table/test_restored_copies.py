@@ -165,7 +165,7 @@ def test_a_lock_file_that_was_lost_is_made_again_as_the_error_says(
     put(table, 1)
     if is_flushed:
         table.flush()
-    path = Path(store_of(table).lock_path)
+    path = Path(store_of(table).log.lock_path)
     path.unlink()
     assert "if it was lost, make an empty file of this name" in refusal(table)
     path.touch()

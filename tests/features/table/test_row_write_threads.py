@@ -52,7 +52,7 @@ class Crowd:
 
     def write(self, *flushes: list[RowOperation] | Callable[[], object]) -> None:
         """Write each flush in a thread of its own; they come to the queue in this order."""
-        with self.table._store.lock():
+        with self.table._store.turn():
             threads = []
             for number, flush in enumerate(flushes):
                 threads.append(threading.Thread(target=self._write, args=(number, flush)))
@@ -234,7 +234,7 @@ def test_an_interrupt_leaves_the_table_to_others(core: CoreTables, monkeypatch, 
         # What the error refers to lives on, as in a notebook.
         with pytest.raises(KeyboardInterrupt) as kept:
             put(table, 1)
-    with TableLock(store_of(table).lock_path, 0.0):
+    with TableLock(store_of(table).log.lock_path, 0.0):
         assert kept.value is not None
     put(table, 2)
     assert {row[0] for row in stored(table)} >= {0, 2}

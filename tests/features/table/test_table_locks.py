@@ -63,7 +63,7 @@ def test_an_operation_waits_for_the_lock_of_the_table(core: CoreTables, name: st
     client = core.client(lock_timeout_seconds=0.0)
     table = client.table("t")
     before, version = files_below(table.path / "tablet"), made.version
-    with store_of(made).lock(), pytest.raises(LockTimeoutError):
+    with store_of(made).turn(), pytest.raises(LockTimeoutError):
         OPERATIONS[name](client, table)
     assert before <= files_below(table.path / "tablet")
     assert made.version == version
@@ -76,6 +76,6 @@ def test_a_flush_waits_for_the_lock_of_the_table(core: CoreTables):
     made = new_table(core.client())
     put(made, 1)
     table = core.client(lock_timeout_seconds=0.0).table("t")
-    with store_of(made).lock(), pytest.raises(LockTimeoutError):
+    with store_of(made).turn(), pytest.raises(LockTimeoutError):
         table.flush()
     assert table.flush() == 1

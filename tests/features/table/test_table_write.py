@@ -7,7 +7,6 @@ import pytest
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, RetryableError, RowError
 from kudulite.model.encoded_key import encode_key
-from kudulite.table.table_log import log_folder
 from kudulite.table.write_queue import groups_of
 from kudulite.tablet.row_effects import RowOperation
 from kudulite.wal.log_reader import read_log
@@ -51,7 +50,7 @@ def refusals(flush: WriteRequest) -> list[tuple[int, str]]:
 def run(table: Table, *flushes: WriteRequest) -> None:
     """Write flushes as one commit."""
     store = store_of(table)
-    with store.lock() as lock:
+    with store.turn() as lock:
         TableWrite(store, lock).run(flushes)
 
 
@@ -104,7 +103,7 @@ def test_flushes_of_several_tablets_are_one_commit(core: CoreTables):
         len(
             read_log(
                 store_of(table).storage,
-                log_folder(table.path),
+                store_of(table).log.folder,
                 first.planned.table_id,
                 LOG_BEGIN,
                 None,

@@ -37,7 +37,7 @@ from kudulite.storage.names import version_name
 from kudulite.storage.open_file import AppendFile
 from kudulite.storage.storage import FileRef
 from kudulite.storage.table_lock import TableLock
-from kudulite.table import present
+from kudulite.table import directory_log
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.superblock import Superblock
 from kudulite.wal.frame_format import decode_frame
@@ -317,14 +317,14 @@ def test_a_table_that_is_moved_while_it_is_read_is_not_damaged(
 ):
     """Between its manifest and its log."""
     table = make_halves(client)
-    moved, real = client.root / "moved", present.read_log
+    moved, real = client.root / "moved", directory_log.read_log
 
     def read_log(*args: object, **options: object) -> object:
         if not moved.exists():
             table.path.rename(moved)
         return real(*args, **options)
 
-    monkeypatch.setattr(present, "read_log", read_log)
+    monkeypatch.setattr(directory_log, "read_log", read_log)
     with pytest.raises(TableNotFoundError, match="moved or deleted"):
         opened(table).scan().count()
 
@@ -336,10 +336,10 @@ def test_a_table_that_is_moved_during_a_call_is_not_damaged(
 ):
     """Reads and writes say that it was moved, and do not notice if it is back at once."""
     table, rows = make_halves(client), {"k": [500], "v": [1.0]}
-    moved, real = client.root / "moved", present.read_log
+    moved, real = client.root / "moved", directory_log.read_log
 
     def read_log(*args: object, **options: object) -> object:
-        monkeypatch.setattr(present, "read_log", real)
+        monkeypatch.setattr(directory_log, "read_log", real)
         table.path.rename(moved)
         try:
             return real(*args, **options)
@@ -355,7 +355,7 @@ def test_a_table_that_is_moved_during_a_call_is_not_damaged(
         "count": lambda found: found.live_row_count,
     }
     found = opened(table)
-    monkeypatch.setattr(present, "read_log", read_log)
+    monkeypatch.setattr(directory_log, "read_log", read_log)
     if is_back:
         calls[use](found)
         return

@@ -15,7 +15,6 @@ from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.names import segment_name
 from kudulite.storage.table_lock import TableLock, read_lock_file
 from kudulite.table.present import caught_up_memory, present, read_tablet, recover
-from kudulite.table.table_log import make_durable
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.row_effects import RowOperation
 from kudulite.wal.commit_format import encode_commit
@@ -65,13 +64,13 @@ def keys_of(store: TableStore) -> list[int]:
 
 def lock_file(table: Table) -> Path:
     """The lock file of the table."""
-    return Path(store_of(table).lock_path)
+    return Path(store_of(table).log.lock_path)
 
 
 def append_unannounced(table: Table, *operations: RowOperation) -> tuple[int, LogPosition]:
     """Append a durable frame and die before the lock file says so; its timestamp and end."""
     store = fresh(table)
-    with store.lock() as lock:
+    with store.turn() as lock:
         found = recover(store, lock)
         entry, schema = found.manifest.tablets[0], found.manifest.schema
         memory = found.memory.writable_stores(store.tablet(entry), found.manifest)
@@ -107,11 +106,11 @@ def test_another_process_sees_what_was_written(core: CoreTables):
     other = fresh(table, lock_timeout_seconds=0.0)
     assert keys_of(other) == []
     put(table, 1, 2)
-    with store_of(table).lock():
+    with store_of(table).turn():
         assert keys_of(other) == keys_of(fresh(table, lock_timeout_seconds=0.0)) == [1, 2]
     write(table, op("delete", 1), op("update", 2, v=5))
     put(table, 3)
-    with store_of(table).lock():
+    with store_of(table).turn():
         expected = {2: (5, 7), 3: (0, 7)}
         assert rows_of(other) == rows_of(fresh(table, lock_timeout_seconds=0.0)) == expected
 
@@ -236,14 +235,14 @@ def test_recovery_makes_them_durable_before_it_says_so(core: CoreTables):
     disk = NotingStorage()
     store = fresh(table, storage=disk)
     before = read_lock_file(lock_file(table))
-    with store.lock() as lock:
-        make_durable(store.storage, store.folder, store.newest(), lock)
+    with store.turn() as lock:
+        store.log.settle(lock, store.newest())
     assert disk.steps[:2] == [("append", segment_name(1)), ("fsync", segment_name(1))]
     after = read_lock_file(lock_file(table))
     assert after.log_end > before.log_end and after.safe_timestamp > before.safe_timestamp
     disk.steps.clear()
-    with store.lock() as lock:
-        make_durable(store.storage, store.folder, store.newest(), lock)
+    with store.turn() as lock:
+        store.log.settle(lock, store.newest())
     assert disk.steps == []
 
 
@@ -269,8 +268,8 @@ def test_recovery_makes_the_name_of_a_new_segment_durable(core: CoreTables):
         log.roll()
     disk = NotingStorage()
     store = fresh(table, storage=disk)
-    with store.lock() as lock:
-        make_durable(store.storage, store.folder, store.newest(), lock)
+    with store.turn() as lock:
+        store.log.settle(lock, store.newest())
     assert disk.steps[-1] == ("fsync", log_folder(table).name)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from obstore.store import LocalStore
 
 import kudulite
 from kudulite.basefile.block_cache import BlockCache
@@ -20,7 +21,9 @@ from kudulite.client.table_alterer import TableAlterer
 from kudulite.model.hybrid_time import Clock
 from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.names import MAINTENANCE_LOCK_NAME, version_name
+from kudulite.storage.object_storage import ObjectStorage
 from kudulite.storage.storage import Storage
+from kudulite.table import environment as environment_module
 from kudulite.table.environment import Environment
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.garbage_collection import collect_garbage
@@ -41,6 +44,21 @@ class ManualClock(Clock):
         return self.microseconds << 12
 
 
+def default_storage() -> Storage:
+    """The storage of tests: directories, or objects if KUDULITE_TEST_STORAGE is `objects`.
+
+    Those objects are files, so that tests may look at them, and other processes see them.
+    """
+    if os.environ.get("KUDULITE_TEST_STORAGE") == "objects":
+        return ObjectStorage(LocalStore(), Path("/"))
+    return LocalStorage()
+
+
+if not default_storage().is_directory:
+    # Tokens and writes that arrive from elsewhere open their tables with it.
+    environment_module.LocalStorage = default_storage  # type: ignore[misc,assignment]
+
+
 def environment(
     storage: Storage | None = None,
     clock: Clock | None = None,
@@ -54,7 +72,7 @@ def environment(
     background work stands still: nothing is flushed for its age while a test is slow.
     """
     options.setdefault("background", StillWork())
-    storage = storage or LocalStorage()
+    storage = storage or default_storage()
     return Environment(
         storage,
         clock or Clock(),

@@ -104,7 +104,7 @@ def log_bytes(target: Table | TableStore) -> dict[int, bytes]:
 def unflushed(target: Table | TableStore, number: int = 0) -> Sequence[Record]:
     """The records of a tablet in the log that no rowset has."""
     store = store_of(target)
-    with store.lock():
+    with store.turn():
         manifest, entry = store.newest(), entry_of(store, number)
         start = max(manifest.log_start, store.tablet(entry).superblock.log_start)
         tail = read_log(LocalStorage(), log_folder(store), manifest.table_id, start, None)

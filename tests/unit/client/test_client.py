@@ -126,7 +126,7 @@ def test_a_deletion_waits_for_commits(core: CoreTables):
     """A table that is locked is in use."""
     client = core.client(lock_timeout_seconds=0.02)
     table = client.create_table("t", SCHEMA, primary_key="k")
-    with table._store.lock() as lock:
+    with table._store.turn() as lock:
         lock.announce("commit of write 9")
         with pytest.raises(LockTimeoutError, match="held by commit of write 9"):
             client.delete_table("t")

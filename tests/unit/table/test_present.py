@@ -20,7 +20,9 @@ from kudulite.client.table import Table
 from kudulite.errors import LockTimeoutError
 from kudulite.storage import table_lock
 from kudulite.storage.table_lock import TableLock
+from kudulite.table import directory_log
 from kudulite.table import present as present_module
+from kudulite.table.directory_log import DirectoryLog
 from kudulite.table.present import present, read_tablets
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.garbage_collection import collect_garbage
@@ -122,9 +124,9 @@ class Pauses:
         self._inside: list[str] = []
         self.passed: set[str] = set()
         for owner, name in (
-            (present_module, "read_lock_file"),
-            (present_module, "is_longer"),
-            (present_module, "read_log"),
+            (directory_log, "read_lock_file"),
+            (DirectoryLog, "is_longer"),
+            (directory_log, "read_log"),
             (VersionChain, "newest"),
             (os, "pread"),  # between the safe timestamp and the end of the log, too
         ):
@@ -300,7 +302,7 @@ class AppendUnderWay:
 
     def __init__(self, table: Table) -> None:
         store = table._store
-        with store.lock() as lock:
+        with store.turn() as lock:
             found = present_module.recover(store, lock)
         entry = found.manifest.tablets[0]
         memory = found.memory.writable_stores(store.tablet(entry), found.manifest)
@@ -356,7 +358,7 @@ def test_an_end_that_may_be_behind_the_log_is_waited_for(
     end = present(table._store).memory.end
     put(table, 2)
     expected = rows_of_scan(table)
-    path = Path(table._store.lock_path)
+    path = Path(table._store.log.lock_path)
     content = bytearray(path.read_bytes())
     if lost == "torn":
         content[-1] ^= 1
@@ -364,12 +366,12 @@ def test_an_end_that_may_be_behind_the_log_is_waited_for(
         content[CELL_OFFSET:] = table_lock._pack_log_end(*end)
         monkeypatch.setattr(table_lock, "_this_boot", lambda: 12345)
     path.write_bytes(content)
-    with table._store.lock():
+    with table._store.turn():
         reader = core.client(lock_timeout_seconds=0.0).table("t")
         with pytest.raises(LockTimeoutError):
             reader.scan()
     assert rows_of_scan(reader) == expected
-    assert table_lock.read_lock_file(table._store.lock_path).is_of_this_boot
+    assert table_lock.read_lock_file(table._store.log.lock_path).is_of_this_boot
 
 
 def test_a_process_looks_once_behind_the_noted_end(core: CoreTables):

@@ -91,7 +91,7 @@ def test_a_writer_behind_another_machines_clock_comes_after_it(core, table, cloc
 def test_more_commits_than_logical_ticks_fit(core, table, clock, monkeypatch):
     """The logical part carries into the physical one."""
     first = table.upsert(rows(1))
-    with table._store.lock() as lock:
+    with table._store.turn() as lock:
         lock.advance_safe_timestamp(first.timestamp | 0xFFF)
     second = table.upsert(rows(2))
     assert second.timestamp == (first.timestamp | 0xFFF) + 1
@@ -132,7 +132,7 @@ def test_a_read_of_the_present_or_the_past_takes_no_lock(core, table, clock):
     before = table.upsert(rows(0)).timestamp
     past = table.upsert(rows(1)).timestamp
     reader = core.client(clock=clock, lock_timeout_seconds=0.05).table("t")
-    with table._store.lock() as lock:
+    with table._store.turn() as lock:
         lock.announce("commit of write 7")
         assert (reader.scan().timestamp, uniform(reader)) == (past, {1})
         assert uniform(reader, past) == {1}
@@ -145,7 +145,7 @@ def test_a_read_of_the_present_or_the_past_takes_no_lock(core, table, clock):
 def test_a_table_that_is_safe_up_to_just_before_a_snapshot_is_advanced(table, clock):
     """Otherwise a write could still get the time that was read."""
     clock.microseconds += 1
-    with table._store.lock() as lock:
+    with table._store.turn() as lock:
         lock.advance_safe_timestamp(clock.now() - 1)
     assert table.scan().timestamp == clock.now() - 1
     scan = table.scan(at=clock.now())
@@ -313,7 +313,7 @@ def test_where_locks_cannot_be_had_a_later_moment_still_waits_for_a_writer(
             raise StorageError(errno.EROFS, "read-only")
         return enter(self)
 
-    with table._store.lock(), monkeypatch.context() as patch:
+    with table._store.turn(), monkeypatch.context() as patch:
         patch.setattr(TableLock, "__enter__", refuse)
         with pytest.raises(LockTimeoutError):
             reader.scan(at=past + 1)

@@ -94,7 +94,7 @@ def test_a_lock_on_all_tablets_sees_those_added_while_it_waited(core: CoreTables
 def test_alterations_wait_for_a_lock_and_give_up(core: CoreTables):
     """As every writer does, naming the holder."""
     table = make_table(core.client())
-    with table._store.lock() as lock:
+    with table._store.turn() as lock:
         lock.announce("a test")
         store = TableStore(table.path, environment(lock_timeout_seconds=0.01))
         with pytest.raises(LockTimeoutError, match="held by a test"):

@@ -152,7 +152,7 @@ def test_a_lock_file_that_cannot_be_written_fails_all_rows(
             raise OSError(errno.EIO, "Input/output error")
         return pwrite(descriptor, cell, offset)
 
-    with open(store_of(table).lock_path, "rb") as file, monkeypatch.context() as patch:
+    with open(store_of(table).log.lock_path, "rb") as file, monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", refuse)
         patch.setattr(TableLock, "announce", lambda lock, work: announce(lock, f"{work} again"))
         result = write(table, op("insert", 1), op("insert", MIDDLE))
@@ -233,7 +233,7 @@ def test_the_number_of_rows_makes_no_difference(core: CoreTables, count: int):
 def test_a_lock_that_cannot_be_had_is_a_failure_of_all_rows(core: CoreTables):
     """They have the error, which names the holder; none is written, in no tablet."""
     table = new_table(core.client(), 2)
-    with store_of(table).lock() as lock:
+    with store_of(table).turn() as lock:
         lock.announce("a test")
         operations = [op("insert", k) for k in (1, MIDDLE, 2, MIDDLE + 1)]
         result = write(table, *operations, timeout_seconds=0.0)
@@ -247,7 +247,7 @@ def test_a_lock_that_cannot_be_had_is_a_failure_of_all_rows(core: CoreTables):
 def test_who_gave_up_is_not_written_later(core: CoreTables):
     """The next writer of the table finds nothing of it."""
     table = new_table(core.client(lock_timeout_seconds=0.0))
-    with store_of(table).lock():
+    with store_of(table).turn():
         assert len(write(table, op("insert", 1)).failures) == 1
     assert write(table, op("insert", 2)).counts.inserted == 1
     assert stored(table) == [(2, None, 7)]
@@ -257,7 +257,7 @@ def test_who_is_interrupted_in_the_queue_is_not_written_later(core: CoreTables, 
     """A keyboard interrupt while he waits for the lock."""
     table = new_table(core.client())
     with monkeypatch.context() as patch:
-        patch.setattr(TableStore, "lock", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(TableStore, "turn", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             write(table, op("insert", 1))
     write(table, op("insert", 2))
@@ -307,7 +307,7 @@ def test_a_table_without_a_timestamp_left_takes_no_rows(core: CoreTables):
     """Somebody's clock was at the end of time; the error says so."""
     table = new_table(core.client())
     put(table, 1)
-    with store_of(table).lock() as lock:
+    with store_of(table).turn() as lock:
         lock.advance_safe_timestamp(TIMESTAMP_MAX)
     (failure,) = write(table, op("insert", 2)).failures
     assert isinstance(failure.error, TimestampError)
@@ -489,7 +489,7 @@ def test_writers_that_are_too_large_together_are_written_one_by_one(
         planned, _ = RowWriter(store)._plan(store.newest(), operations, range(20))
         requests.append(planned)
     monkeypatch.setattr(record_format, "PAYLOAD_BYTES_MAX", 600)
-    with store.lock() as lock:
+    with store.turn() as lock:
         TableWrite(store, lock).run(requests)
     assert [(r.error, r.counts.inserted, r.counts.updated) for r in requests] == [
         (None, 20, 0),

@@ -9,13 +9,14 @@ from typing import ClassVar
 import pytest
 
 from kudulite.chain.manifest import Manifest
+from kudulite.chain.version_chain import VersionChain
 from kudulite.client.client import Client
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.names import segment_name
 from kudulite.storage.open_file import AppendFile
 from kudulite.storage.table_lock import LockState, read_lock_file
-from kudulite.table.table_log import is_longer, log_folder, make_durable
+from kudulite.table.directory_log import DirectoryLog
 from kudulite.table.table_store import TableStore
 from kudulite.wal.commit_format import encode_commit
 from kudulite.wal.log_writer import LogWriter
@@ -34,7 +35,8 @@ class Log:
         self.disk = NotingStorage()
         self.store = TableStore(new_table(Client(root, environment()), 2).path, environment())
         self.manifest: Manifest = self.store.newest()
-        self.folder = log_folder(self.store.folder)
+        self.folder = self.store.log.folder
+        self.log = DirectoryLog(VersionChain(self.store.folder, self.disk, lambda _: None))
         self.last = self.manifest.timestamp
         self.end = LOG_BEGIN
 
@@ -54,13 +56,13 @@ class Log:
     def recovered(self) -> LogPosition:
         """The end that a holder of the lock finds."""
         self.disk.steps.clear()
-        with self.store.lock() as lock:
-            return make_durable(self.disk, self.store.folder, self.manifest, lock)
+        with self.store.turn() as turn:
+            return self.log.settle(turn, self.manifest)
 
     @property
     def state(self) -> LockState:
         """The cells of the lock file."""
-        return read_lock_file(self.store.lock_path)
+        return read_lock_file(self.store.log.lock_path)
 
 
 @pytest.fixture
@@ -71,24 +73,24 @@ def log(tmp_path: Path) -> Log:
 
 def test_a_log_is_longer_by_a_frame_whole_or_torn_or_by_a_segment(log: Log):
     """Not by the zeros that a writer puts behind its frames, nor by a header."""
-    assert not is_longer(STORAGE, log.folder, LOG_BEGIN)
+    assert not log.log.is_longer(LOG_BEGIN)
     first = log.append(padding_bytes=1000)
     path = segment_path(log.folder, 1)
     assert path.stat().st_size > first.offset
-    assert is_longer(STORAGE, log.folder, LOG_BEGIN)
-    assert is_longer(STORAGE, log.folder, LogPosition(1, 0))
-    assert not is_longer(STORAGE, log.folder, first)
+    assert log.log.is_longer(LOG_BEGIN)
+    assert log.log.is_longer(LogPosition(1, 0))
+    assert not log.log.is_longer(first)
     content = path.read_bytes()
     log.append()
-    assert is_longer(STORAGE, log.folder, first)
+    assert log.log.is_longer(first)
     path.write_bytes(content[: first.offset] + b"\1" + content[first.offset + 1 :])
-    assert is_longer(STORAGE, log.folder, first)
+    assert log.log.is_longer(first)
     path.write_bytes(content)
     log.end = first
     with log.writer() as writer:
         rolled = writer.roll()
-    assert is_longer(STORAGE, log.folder, first)
-    assert not is_longer(STORAGE, log.folder, rolled)
+    assert log.log.is_longer(first)
+    assert not log.log.is_longer(rolled)
 
 
 def test_nothing_is_done_where_nothing_is_behind_the_end(log: Log):
@@ -202,7 +204,7 @@ def test_the_end_of_a_version_is_noted_where_the_lock_file_has_lost_its_own(log:
     log.recovered()
     end = log.end
     log.manifest = replace(log.manifest, log_end=end)
-    path = Path(log.store.lock_path)
+    path = Path(log.store.log.lock_path)
     path.write_bytes(path.read_bytes()[:220])
     assert log.state.log_end == LOG_BEGIN
     assert (log.recovered(), log.disk.steps) == (end, [])

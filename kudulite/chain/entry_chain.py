@@ -1,0 +1,335 @@
+"""The chain of a table without a directory: versions and records of rows share the numbers.
+
+    manifest/…041.json  version     manifest/…042.json  record: rows of one commit or more
+    manifest/…043.json  version: of a bulk write; the rows of 042 stay in memory
+    manifest/…044.json  record      manifest/…045.json  version: a flush of 042 and 044
+
+A writer makes entry n + 1 from what it knows of all entries up to n, and creates it if its name is
+free. If another writer was faster, it reads that entry and makes its own again. So the order of the
+numbers is the order of all commits, and nothing else keeps writers apart: no lock, no lease, and no
+clock. The timestamp of each entry is above that of the one before. So the newest entry's time is
+the present: no later commit can be given a time up to it.
+
+The rules of version_chain.py on numbers that were removed hold here for all entries:
+
+    publishing   entry n + 1 is there if entry n still is after its creation
+    finding      a walk upwards from entry n counts if n is still there at its end
+
+Collections leave an entry for at least `ENTRY_SECONDS` after it was superseded. So where less than
+a part of that has passed since this process has seen that n was the newest, n is there, and is not
+asked for.
+
+The log of the table is the records behind `log_start`, whose positions are their numbers.
+
+**Invariants**: (1) entries are numbered without gaps and removed from the oldest on; (2) each entry
+has the CRC of the one before it; (3) an entry's timestamp is above that of the one before.
+
+**Threads**: any. `_entries` is replaced, never changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kudulite.chain.manifest import Manifest
+from kudulite.chain.record_entry import RecordEntry, position_after
+from kudulite.chain.version_chain import VersionChain
+from kudulite.errors import CorruptionError, StorageError
+from kudulite.storage.checked_json import stored_crc32
+from kudulite.storage.names import HINT_NAME
+
+# At least so long after it was superseded an entry stays.
+ENTRY_SECONDS = 3600.0
+_SURE_SECONDS = ENTRY_SECONDS / 6
+# Where so many looks end at an entry that is not there any more, something else is wrong.
+_LOOKS_MAX = 100
+
+Entry = Manifest | RecordEntry
+
+
+class StrayEntryError(Exception):
+    """An entry does not follow the one before it, of which there may be two."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The chain up to the entry `number`: the newest version, and the records behind its log start.
+
+    `crc32` and `timestamp` are those of the newest entry, and `seen` the moment, of two clocks, at
+    which it was the newest.
+    """
+
+    manifest: Manifest
+    number: int
+    crc32: int
+    timestamp: int
+    records: tuple[RecordEntry, ...]
+    seen: tuple[float, float] = field(compare=False)
+
+    def numbered(self, version: Manifest) -> Manifest:
+        """Return a change of the newest version, with the number of the newest entry.
+
+        So the version that follows it is the next entry.
+        """
+        return replace(version, version=self.number, file_crc32=self.crc32)
+
+    def followed_by(self, entry: Entry, seen: tuple[float, float]) -> Entries:
+        """Return the chain up to the next entry. Raises StrayEntryError."""
+        if entry.previous_crc32 != self.crc32 or entry.table_id != self.manifest.table_id:
+            raise StrayEntryError
+        crc32 = entry.file_crc32
+        assert crc32 is not None
+        if isinstance(entry, RecordEntry):
+            records = (*self.records, entry)
+            return replace(
+                self,
+                number=entry.number,
+                crc32=crc32,
+                timestamp=max(self.timestamp, entry.timestamp),
+                records=records,
+                seen=seen,
+            )
+        start = entry.log_start.segment
+        return Entries(
+            manifest=entry,
+            number=entry.version,
+            crc32=crc32,
+            timestamp=max(self.timestamp, entry.timestamp, entry.versions.timestamp),
+            records=tuple(record for record in self.records if record.number > start),
+            seen=seen,
+        )
+
+
+def _now() -> tuple[float, float]:
+    """Return the present of two clocks, because one of them may stand still, and one be set."""
+    return time.monotonic(), time.time()
+
+
+def _is_sure(since: tuple[float, float]) -> bool:
+    """Whether what was the newest entry at a moment is still there."""
+    return all(0 <= now - then < _SURE_SECONDS for now, then in zip(_now(), since, strict=True))
+
+
+@dataclass
+class EntryChain(VersionChain):
+    """The versions and records of the table in `folder`."""
+
+    _entries: Entries | None = field(default=None, repr=False)
+
+    # -- finding and reading
+
+    def entries(self) -> Entries:
+        """Return the chain up to its newest entry. Raises as `newest`."""
+        for _ in range(_LOOKS_MAX):
+            before = self._entries
+            try:
+                found = self._listed_entries() if before is None else self._walked(before)
+            except StrayEntryError:
+                self._entries = None
+                continue
+            if found is not None:
+                return self._noted(found)
+        raise CorruptionError(
+            f"{self.manifest_folder}: no entry is the newest; look at the files in it, and restore"
+            " them from a copy of the table"
+        )
+
+    def _walked(self, before: Entries) -> Entries | None:
+        """Return the chain with the entries after `before`; None where that must be listed."""
+        found = before
+        while True:
+            seen = _now()
+            entry = self._entry(found.number + 1)
+            if entry is None:
+                break
+            found = found.followed_by(entry, seen)
+        if _is_sure(before.seen) or self.has(before.number):
+            return replace(found, seen=seen)
+        self._entries = None
+        return None
+
+    def _listed_entries(self) -> Entries | None:
+        seen = _now()
+        number = self._listed_version()
+        newest = self._entry(number)
+        if newest is None:
+            return None
+        manifest = newest if isinstance(newest, Manifest) else self._version(newest.version)
+        if manifest is None:
+            return None
+        self._check_is_same_table(manifest)
+        start = manifest.log_start.segment
+        found = [self._entry(each) for each in range(start + 1, number)]
+        if None in found:
+            return None
+        crc32 = newest.file_crc32
+        assert crc32 is not None
+        records = [entry for entry in (*found, newest) if isinstance(entry, RecordEntry)]
+        stamps = [record.timestamp for record in records]
+        return Entries(
+            manifest=manifest,
+            number=number,
+            crc32=crc32,
+            timestamp=max(manifest.timestamp, manifest.versions.timestamp, *stamps),
+            records=tuple(records),
+            seen=seen,
+        )
+
+    def _entry(self, number: int) -> Entry | None:
+        """Read an entry, None where there is none. Raises StorageError, CorruptionError."""
+        path = self.path(number)
+        try:
+            content = self.storage.read(path)
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        entry: Entry = RecordEntry.decode(content, str(path)) or Manifest.decode(content, str(path))
+        found = entry.number if isinstance(entry, RecordEntry) else entry.version
+        if found != number:
+            raise CorruptionError(
+                f"{path}: holds entry {found}, expected entry {number}; files were swapped or an"
+                " older one was copied over it: restore the manifest folder"
+            )
+        return entry
+
+    def _version(self, number: int) -> Manifest | None:
+        entry = self._entry(number)
+        if isinstance(entry, RecordEntry):
+            raise CorruptionError(f"{self.path(number)}: a record, expected a version")
+        return entry
+
+    def _noted(self, found: Entries) -> Entries:
+        """Keep the newest entries that any thread has found; return `found`."""
+        known = self._entries
+        if known is None or known.number <= found.number:
+            self._entries = found
+            if known is None or known.manifest is not found.manifest:
+                self._table_id = found.manifest.table_id
+                self.on_newest(found.manifest)
+        return found
+
+    def crc32_of(self, version: int) -> int | None:
+        """Return the CRC of an entry, None where there is none."""
+        entry = self._entry(version)
+        return None if entry is None else entry.file_crc32
+
+    def before(self, manifest: Manifest) -> Manifest | None:
+        """Read the version before one, None if there is none: it was removed, or is a stray."""
+        entry = self._entry(manifest.version - 1)
+        if entry is None or entry.file_crc32 != manifest.previous_crc32:
+            return None
+        return self._version(entry.version) if isinstance(entry, RecordEntry) else entry
+
+    def check_entry(self, version: int) -> None:
+        """Read an entry and check that it follows the one before. Raises CorruptionError."""
+        entry, path = self._entry(version), self.path(version)
+        if isinstance(entry, RecordEntry):
+            entry.decode_commits(str(path))
+        found = self.crc32_of(version - 1)
+        if entry is not None and found is not None and found != entry.previous_crc32:
+            raise CorruptionError(
+                f"{path}: follows an entry {version - 1} with another CRC than"
+                f" {self.path(version - 1).name} has; files of two tables or of two copies were"
+                " mixed: restore the manifest folder"
+            )
+
+    def removable(
+        self, ages_seconds: Mapping[int, float], must_stay_before: Callable[[int], bool]
+    ) -> list[int]:
+        """Return the numbers of entries that a collection may remove, ascending.
+
+        They are before the oldest version that is needed and before its log start, and each was
+        superseded `ENTRY_SECONDS` ago.
+        """
+        oldest = self.newest()
+        while oldest.version not in ages_seconds or must_stay_before(oldest.version):
+            before = self.before(oldest)
+            if before is None:
+                return []
+            oldest = before
+        last = min(oldest.log_start.segment, oldest.version - 1)
+        pairs = itertools.pairwise(ages_seconds.items())
+        removable = itertools.takewhile(
+            lambda pair: pair[0][0] <= last and pair[1][1] >= ENTRY_SECONDS, pairs
+        )
+        return [number for (number, _), _ in removable]
+
+    def newest(self) -> Manifest:
+        """Return the newest version. Raises TableNotFoundError where there is none."""
+        return self.entries().manifest
+
+    @property
+    def known(self) -> Manifest | None:
+        """The newest version that was found last."""
+        return None if self._entries is None else self._entries.manifest
+
+    def last_entries(self) -> Entries:
+        """Return what `entries` gave last; that was not long ago."""
+        known = self._entries
+        return known if known is not None and _is_sure(known.seen) else self.entries()
+
+    # -- publishing
+
+    def begin(self, manifest: Manifest) -> Manifest | None:
+        """Publish version 1 of a new table; None where another one was created meanwhile."""
+        content = manifest.encode()
+        if not self.storage.put_if_absent(self.path(manifest.version), content):
+            return None
+        published = replace(manifest, file_crc32=stored_crc32(content))
+        stamp = max(published.timestamp, published.versions.timestamp)
+        crc32 = published.file_crc32
+        assert crc32 is not None
+        self._noted(Entries(published, manifest.version, crc32, stamp, (), _now()))
+        return published
+
+    def publish(self, before: Entries, manifest: Manifest) -> Entries | None:
+        """Create the next entry, a version; None where another writer was faster."""
+        assert manifest.previous_crc32 == before.crc32
+        manifest = replace(manifest, log_end=position_after(manifest.version))
+        found = self._created(before, manifest)
+        if found is not None:
+            try:
+                hint = self.path(manifest.version).with_name(HINT_NAME)
+                self.storage.put_hint(hint, b"%d" % manifest.version)
+            except StorageError:
+                pass  # without the hint a missing newest version may stay unnoticed
+        return found
+
+    def append(self, before: Entries, commits: bytes, timestamp: int) -> Entries | None:
+        """Create the next entry, a record; None where another writer was faster."""
+        assert timestamp > before.timestamp
+        record = RecordEntry(
+            table_id=before.manifest.table_id,
+            number=before.number + 1,
+            id=uuid.uuid4().hex,
+            version=before.manifest.version,
+            timestamp=timestamp,
+            previous_crc32=before.crc32,
+            commits=RecordEntry.text_of(commits),
+        )
+        return self._created(before, record)
+
+    def _created(self, before: Entries, entry: Entry) -> Entries | None:
+        number, content = before.number + 1, entry.encode()
+        path = self.path(number)
+        if not self.storage.put_if_absent(path, content):
+            return None
+        if not _is_sure(before.seen) and not self.has(before.number):
+            # It was removed, and so the number may have been, too: a stray.
+            self.storage.delete(path)
+            self._entries = None
+            return None
+        entry = replace(entry, file_crc32=stored_crc32(content))
+        return self._noted(before.followed_by(entry, _now()))
+
+    def update(
+        self, fit: Callable[[Manifest], Manifest | None], newest: Manifest
+    ) -> Manifest | None:
+        """Not for this chain, whose versions are published in turns (table/chain_log.py)."""
+        raise AssertionError("a version of an entry chain is published in a turn")

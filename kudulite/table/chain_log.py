@@ -1,0 +1,211 @@
+"""The log of a table in its chain of entries, for storage without files that grow and locks.
+
+A turn is an attempt: it begins at an entry of the chain, and what it appends or publishes is the
+next one. Where another writer has created that, the attempt has failed, and the turn begins again
+at the newest entry. Each failure is the success of another writer. An own entry moves the turn on,
+so a turn may have several.
+
+A turn of rows begins where this process has left the chain, without a look for newer entries: the
+creation of its entry shows that there were none. A turn that creates none has to look before it
+reports a row error.
+
+**Threads**: any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kudulite.chain.entry_chain import Entries, EntryChain
+from kudulite.chain.manifest import Manifest
+from kudulite.chain.record_entry import position_after
+from kudulite.errors import LockTimeoutError
+from kudulite.model.hybrid_time import Clock
+from kudulite.storage.storage import Listed
+from kudulite.table.table_log import LogState, LostRaceError, Turn
+from kudulite.table.table_memory import TableMemory
+from kudulite.wal.commit_format import LoggedCommit
+from kudulite.wal.log_reader import LogTail
+from kudulite.wal.segment import LogPosition
+
+
+@dataclass
+class ChainTurn:
+    """An attempt to write the next entry of a chain; see the head."""
+
+    chain: EntryChain
+    timeout_seconds: float
+    goes_on: bool
+    _entries: Entries | None = None
+    _deadline: float = 0.0
+    _lost_count: int = 0
+
+    identity: object = None
+
+    def __enter__(self) -> ChainTurn:
+        self._deadline = time.monotonic() + self.timeout_seconds
+        self._lost_count = 0
+        self._entries = self.chain.last_entries() if self.goes_on else self.chain.entries()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._entries = None
+
+    @property
+    def entries(self) -> Entries:
+        """The chain up to the entry that the next one of this turn follows."""
+        assert self._entries is not None, "the turn has not begun"
+        return self._entries
+
+    def newest(self) -> Manifest:
+        """Return the newest version in those entries."""
+        return self.entries.manifest
+
+    @property
+    def safe_timestamp(self) -> int:
+        """The time of the last of those entries."""
+        return self.entries.timestamp
+
+    @property
+    def log_end(self) -> tuple[int, int]:
+        """The position after the last of those entries."""
+        return position_after(self.entries.number)
+
+    def move_on(self, entries: Entries | None) -> Entries:
+        """Go on after an own entry. Raises LostRaceError where it was not created."""
+        if entries is None:
+            raise LostRaceError
+        self._entries = entries
+        return entries
+
+    def advance_safe_timestamp(self, timestamp: int) -> None:
+        """Append a record without rows at a time, unless the chain is there."""
+        if timestamp > self.entries.timestamp:
+            self.move_on(self.chain.append(self.entries, b"", timestamp))
+
+    def announce(self, work: str) -> None:
+        """Do nothing: nobody waits for a turn."""
+
+    def renew(self) -> None:
+        """Begin again at the newest entry. Raises LockTimeoutError after the timeout."""
+        self._lost_count += 1
+        if time.monotonic() > self._deadline:
+            raise LockTimeoutError(
+                f"table {self.chain.name!r}: in {self.timeout_seconds:g} s other writers were"
+                f" faster {self._lost_count} times; try again later, or wait longer"
+                " (lock_timeout_seconds)"
+            )
+        self._entries = self.chain.entries()
+
+    def is_overtaken(self) -> bool:
+        """Whether there is a newer entry."""
+        return self.chain.entries().number > self.entries.number
+
+    def close(self) -> None:
+        """Do nothing: nothing is kept."""
+
+
+@dataclass
+class ChainLog:
+    """The log of the table whose entries are in `chain`."""
+
+    chain: EntryChain
+    clock: Clock
+
+    def create(self, safe_timestamp: int = 0) -> None:
+        """Do nothing: the first version has the time."""
+
+    def turn(
+        self, timeout_seconds: float, *, is_shared: bool = False, stays_open: bool = False
+    ) -> ChainTurn:
+        """Return a turn. One that `stays_open` begins without a look for newer entries."""
+        return ChainTurn(self.chain, timeout_seconds, goes_on=stays_open)
+
+    # -- reading
+
+    def look(self) -> LogState:
+        """Return the newest version, and the place and time of the newest entry."""
+        found = self.chain.entries()
+        end = position_after(found.number)
+        return LogState(found.manifest, found.timestamp, end, is_of_this_boot=True, identity=None)
+
+    def is_longer(self, end: LogPosition) -> bool:
+        """Return False: an entry is there as a whole or not at all."""
+        return False
+
+    def is_rolled_back(self, held: LogPosition) -> bool:
+        """Return False: another thread has read newer entries."""
+        return False
+
+    @property
+    def is_writable(self) -> bool:
+        """Return True: a refusal is an error of the write itself."""
+        return True
+
+    def read(self, table_id: str, start: LogPosition, end: LogPosition | None) -> LogTail:
+        """Return the commits of the records between two positions."""
+        found = self.chain.last_entries()
+        stop = position_after(found.number) if end is None else end
+        commits: list[LoggedCommit] = []
+        for record in found.records:
+            if start.segment < record.number <= stop.segment:
+                commits += record.decode_commits(str(self.chain.path(record.number)))
+        return LogTail(commits, stop)
+
+    # -- in a turn
+
+    def is_settled(self, turn: Turn, memory: TableMemory) -> bool:
+        """Whether memory has all entries that the turn follows."""
+        return memory.end == turn.log_end
+
+    def settle(self, turn: Turn, manifest: Manifest) -> LogPosition:
+        """Return the position after the last entry that the turn follows."""
+        return LogPosition(*turn.log_end)
+
+    def append(
+        self, turn: Turn, memory: TableMemory, commits: Sequence[bytes], timestamp: int
+    ) -> LogPosition:
+        """Create the next entry with the commits."""
+        assert isinstance(turn, ChainTurn)
+        made = turn.move_on(self.chain.append(turn.entries, b"".join(commits), timestamp))
+        return position_after(made.number)
+
+    def publish(
+        self, turn: Turn, fit: Callable[[Manifest], Manifest | None], newest: Manifest
+    ) -> Manifest | None:
+        """Create the next entry with the version `fit(newest)`."""
+        assert isinstance(turn, ChainTurn)
+        before = turn.entries
+        manifest = fit(before.numbered(newest))
+        if manifest is None:
+            return None
+        assert turn.entries is before, "an own entry came in between"
+        return turn.move_on(self.chain.publish(before, manifest)).manifest
+
+    def roll(self, turn: Turn, memory: TableMemory) -> None:
+        """Do nothing: each record is removed on its own."""
+
+    def fence(self, turn: Turn) -> None:
+        """Append a record without rows: turns that began before it lose."""
+        used = turn.safe_timestamp
+        turn.advance_safe_timestamp(max(self.clock.now(), used + 1))
+
+    @contextmanager
+    def maintaining(self, folder: Path, timeout_seconds: float) -> Iterator[bool]:
+        """Give True: of two that maintain a tablet at once one loses its work."""
+        yield True
+
+    # -- upkeep
+
+    def files_before(self, segment: int) -> list[Listed]:
+        """Return none: the entries are removed with the versions."""
+        return []
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the records behind the newest version's rowsets, decoded."""
+        return sum(len(record.commits) * 3 // 4 for record in self.chain.last_entries().records)
