@@ -45,6 +45,7 @@ from kudulite.errors import NotSupportedError, OptionError, StorageError
 from kudulite.storage.address import StorageAddress
 from kudulite.storage.object_errors import is_panic, reason, store_errors
 from kudulite.storage.object_path import ObjectPath
+from kudulite.storage.open_file import DurableSteps
 from kudulite.storage.storage import Directory, FileRef, Listed, check_same_length
 from kudulite.storage.storage_error import storage_error
 from kudulite.storage.storage_options import AZURE, GOOGLE, S3, Service, StorageOptions
@@ -155,7 +156,7 @@ class ObjectFolder:
     def __exit__(self, *_exc: object) -> None: ...
 
 
-class ObjectStorage:
+class ObjectStorage(DurableSteps):
     """The objects of `store`, each with a path below `root`.
 
     One with an `address` is pickled as that, and has one object in each process
@@ -204,6 +205,9 @@ class ObjectStorage:
     def _path(self, name: str) -> Path:
         return self.root / name
 
+    def before(self, operation: str, path: Path) -> None:
+        """Do nothing; see DurableSteps."""
+
     # -- putting
 
     def put(self, path: Path, content: bytes) -> FileRef:
@@ -216,6 +220,7 @@ class ObjectStorage:
             raise StorageError(errno.EEXIST, f"cannot create {path}: it exists")
 
     def _put_parts(self, path: Path, file: Any) -> None:
+        self.before("create", path)
         with store_errors("create", path):
             obstore.put(self._store, self._name(path), file)
 
@@ -228,12 +233,14 @@ class ObjectStorage:
         name = self._name(path)
         with store_errors("create", path):
             for _ in range(_TRIES_MAX):
+                self.before("link", path)
                 try:
                     obstore.put(self._store, name, content, mode="create")
                 except exceptions.AlreadyExistsError:
                     with contextlib.suppress(FileNotFoundError):
                         return bytes(obstore.get(self._store, name).bytes()) == content
                 else:
+                    self.before("fsync", path.parent)
                     return True
                 time.sleep(_TRY_PAUSE_SECONDS)
         raise StorageError(
@@ -448,6 +455,7 @@ class ObjectStorage:
 
     def delete(self, path: Path) -> None:
         """Delete an object, if it exists."""
+        self.before("remove", path)
         with store_errors("remove", path), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._store, self._name(path))
 
@@ -456,6 +464,7 @@ class ObjectStorage:
 
     def delete_below(self, folder: Path) -> None:
         """Delete all objects below a folder; another process may delete some meanwhile."""
+        self.before("remove", folder)
         names = [found["path"] for found in self._listed(folder)]
         for start in range(0, len(names), _DELETED_AT_ONCE):
             some = names[start : start + _DELETED_AT_ONCE]

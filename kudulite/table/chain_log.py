@@ -101,9 +101,10 @@ class ChainTurn:
             )
         self._entries = self.chain.entries()
 
-    def is_overtaken(self) -> bool:
-        """Whether there is a newer entry."""
-        return self.chain.entries().number > self.entries.number
+    def check_is_first(self) -> None:
+        """Look for a newer entry. Raises LostRaceError where there is one."""
+        if self.chain.entries().number > self.entries.number:
+            raise LostRaceError
 
     def close(self) -> None:
         """Do nothing: nothing is kept."""

@@ -57,9 +57,8 @@ class DirectoryTurn(TableLock):
     def renew(self) -> None:
         """Do nothing: nobody comes first while the lock is held."""
 
-    def is_overtaken(self) -> bool:
-        """Return False."""
-        return False
+    def check_is_first(self) -> None:
+        """Do nothing, for the same reason."""
 
 
 @dataclass

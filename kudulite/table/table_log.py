@@ -79,8 +79,12 @@ class Turn(Protocol):
     def renew(self) -> None:
         """Take the turn again, where another writer came first. Raises LockTimeoutError."""
 
-    def is_overtaken(self) -> bool:
-        """Whether another writer came first, so that what the turn has found may be wrong."""
+    def check_is_first(self) -> None:
+        """Raise LostRaceError where another writer came first.
+
+        Then what the turn has found may not be so any more. If it has written something since, it
+        was the first.
+        """
 
     def close(self) -> None:
         """Give up what is kept between turns."""

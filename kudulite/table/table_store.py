@@ -228,15 +228,19 @@ class TableStore:
 
         Raises as `locked`, and what `body` raises of a state that nobody has changed meanwhile.
         """
+
+        def attempt(turn: Turn) -> Result:
+            try:
+                return body(turn)
+            except KuduliteError:
+                turn.check_is_first()
+                raise
+
         with self.locked(work, timeout_seconds) as turn:
             while True:
                 try:
-                    return body(turn)
+                    return attempt(turn)
                 except (LostRaceError, SupersededError):
-                    turn.renew()
-                except KuduliteError:
-                    if not turn.is_overtaken():
-                        raise
                     turn.renew()
 
     def next_timestamp(self, used: int) -> int:

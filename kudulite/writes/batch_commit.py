@@ -104,6 +104,7 @@ class _Turn:
         except _NeedsFilesError:
             request.is_done = True
         except KuduliteError as error:
+            self.turn.check_is_first()
             request.error, request.is_done = error, True
 
     def _take(self, request: BatchRequest) -> None:
@@ -134,6 +135,7 @@ class _Turn:
             self.append()  # the rows that it finds, and the ids that are used, are in memory then
         result, encoded = batch.write(self.timestamp)
         if encoded is None:
+            self.turn.check_is_first()  # no append shows it
             request.result, request.is_done = result, True
             return
         if sum(len(commit.content) for *_, commit in self.made) > FEW_BYTES_MAX:

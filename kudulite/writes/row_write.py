@@ -330,6 +330,7 @@ class TableWrite:
             self._write_apart(requests, error)
             return
         if encoded is None:
+            self.turn.check_is_first()  # no append shows it
             _set_results(requests, writes, used)
             return
         requests[0].memory_bytes = commit.write([encoded])

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from kudulite.storage.local_storage import LocalStorage
+from tests.support.doubles.base_storage import BaseStorage
 
 
-class Interrupted(LocalStorage):
+class Interrupted(BaseStorage):
     """Calls an action once, ahead of the durable step number `steps_left`."""
 
     def __init__(self, steps_left: int) -> None:
+        super().__init__()
         self.steps_left = steps_left
         self.action: Callable[[], None] = lambda: None
 

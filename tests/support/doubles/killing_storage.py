@@ -9,19 +9,21 @@ from pathlib import Path
 from kudulite.errors import StorageError
 from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.open_file import AppendFile
+from tests.support.doubles.base_storage import BaseStorage
 
 
 class KilledError(BaseException):
     """The process is dead from here on; not an Exception, so that nobody handles it."""
 
 
-class KillingStorage(LocalStorage):
+class KillingStorage(BaseStorage):
     """Lets `steps` durable steps pass; at the next one, and ever after, the process is dead.
 
     `exits` ends the process for good, which is for a forked child. Steps are counted in `count`.
     """
 
     def __init__(self, steps: int | None = None, *, exits: bool = False) -> None:
+        super().__init__()
         self._left = itertools.count(0 if steps is None else -steps)
         self._is_limited = steps is not None
         self._exits = exits
@@ -91,10 +93,11 @@ class _TornFile(AppendFile):
             raise
 
 
-class FailingStorage(LocalStorage):
+class FailingStorage(BaseStorage):
     """Refuses one durable step, number `step` from 0, with a disk error, after `meanwhile` ran."""
 
     def __init__(self, step: int, meanwhile: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
         self._left = itertools.count(-step)
         self._meanwhile = meanwhile
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.names import ROWSET_FOLDER
+from tests.support.doubles.base_storage import BaseStorage
 
 # Right before a version's file is created, and right after, ahead of the writer's next look; before
 # a file of a rowset is made, and when it is durable.
@@ -26,10 +26,11 @@ def gap_of(operation: str, path: Path) -> str:
     return "built" if operation == "fsync" and path.name == ROWSET_FOLDER else ""
 
 
-class StallingStorage(LocalStorage):
+class StallingStorage(BaseStorage):
     """Stands still for a moment, now and then, in one of the gaps."""
 
     def __init__(self, seed: int, *, chance: float = 0.3, seconds: float = 0.2) -> None:
+        super().__init__()
         self._random = random.Random(seed)
         self._chance, self._seconds = chance, seconds
 
@@ -39,10 +40,11 @@ class StallingStorage(LocalStorage):
             time.sleep(self._random.uniform(0, self._seconds))
 
 
-class PausingStorage(LocalStorage):
+class PausingStorage(BaseStorage):
     """Calls an action in the gap that `pause_at` names."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._gap = ""
         self._action: Callable[[], None] | None = None
         self.pause_count = 0

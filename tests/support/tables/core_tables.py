@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from obstore.store import LocalStore
 
 import kudulite
 from kudulite.basefile.block_cache import BlockCache
@@ -21,12 +20,12 @@ from kudulite.client.table_alterer import TableAlterer
 from kudulite.model.hybrid_time import Clock
 from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.names import MAINTENANCE_LOCK_NAME, version_name
-from kudulite.storage.object_storage import ObjectStorage
 from kudulite.storage.storage import Storage
 from kudulite.table import environment as environment_module
 from kudulite.table.environment import Environment
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.garbage_collection import collect_garbage
+from tests.support.doubles.base_storage import BaseStorage
 from tests.support.doubles.planned_work import StillWork
 from tests.support.oracle.table_model import sort_key
 
@@ -44,19 +43,9 @@ class ManualClock(Clock):
         return self.microseconds << 12
 
 
-def default_storage() -> Storage:
-    """The storage of tests: directories, or objects if KUDULITE_TEST_STORAGE is `objects`.
-
-    Those objects are files, so that tests may look at them, and other processes see them.
-    """
-    if os.environ.get("KUDULITE_TEST_STORAGE") == "objects":
-        return ObjectStorage(LocalStore(), Path("/"))
-    return LocalStorage()
-
-
-if not default_storage().is_directory:
+if BaseStorage is not LocalStorage:
     # Tokens and writes that arrive from elsewhere open their tables with it.
-    environment_module.LocalStorage = default_storage  # type: ignore[misc,assignment]
+    environment_module.LocalStorage = BaseStorage  # type: ignore[misc]
 
 
 def environment(
@@ -72,7 +61,7 @@ def environment(
     background work stands still: nothing is flushed for its age while a test is slow.
     """
     options.setdefault("background", StillWork())
-    storage = storage or default_storage()
+    storage = storage or BaseStorage()
     return Environment(
         storage,
         clock or Clock(),
