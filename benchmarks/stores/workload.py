@@ -163,13 +163,13 @@ def make_rows(keys: np.ndarray, seed: int) -> pa.Table:
         choices(pa.array(FLAGS)),
         choices(pa.array(MODES)),
         pa.array(random.integers(8_000, 10_600, count).astype(np.int32)).cast(pa.date32()),
-        choices(_comments()),
+        choices(comments()),
     ]
     return pa.table([pa.array(column) for column in columns], schema=SCHEMA)
 
 
 @functools.cache
-def _comments() -> pa.Array:
+def comments() -> pa.Array:
     """Return the different comments; made once: they took an eighth of the time of a load."""
     words = ["carefully", "quickly", "furiously", "slyly", "blithely", "even", "final", "regular"]
     nouns = ["deposits", "requests", "accounts", "packages", "theodolites", "foxes", "ideas"]
