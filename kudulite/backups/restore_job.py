@@ -303,7 +303,7 @@ class RestoreJob(LockedJob):
             move_table(self._hidden, self._target)
         trash = root / new_trash_name(f"{self._folder.name}-{self.backup.id}")
         storage.delete_below(trash)
-        storage.directory.move(self._folder, trash)
+        storage.move(self._folder, trash)
         storage.sync([root])
         remove_trash(root, self._hidden.environment)
 

@@ -36,12 +36,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from kudulite.chain.folder import how_to_recall
 from kudulite.chain.manifest import Manifest
 from kudulite.chain.record_entry import RecordEntry, position_after
 from kudulite.chain.version_chain import VersionChain
-from kudulite.errors import CorruptionError, StorageError
+from kudulite.errors import CorruptionError, StorageError, TableNotFoundError
 from kudulite.storage.checked_json import stored_crc32
-from kudulite.storage.names import HINT_NAME
+from kudulite.storage.names import HINT_NAME, soft_deleted_of
 
 # At least so long after it was superseded an entry stays.
 ENTRY_SECONDS = 3600.0
@@ -70,6 +71,15 @@ class Entries:
     timestamp: int
     records: tuple[RecordEntry, ...]
     seen: tuple[float, float] = field(compare=False)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the table was deleted."""
+        return (
+            bool(self.records)
+            and self.records[-1].number == self.number
+            and (self.records[-1].is_end)
+        )
 
     def numbered(self, version: Manifest) -> Manifest:
         """Return a change of the newest version, with the number of the newest entry.
@@ -133,11 +143,19 @@ class EntryChain(VersionChain):
                 self._entries = None
                 continue
             if found is not None:
+                self._check_has_not_ended(found)
                 return self._noted(found)
         raise CorruptionError(
             f"{self.manifest_folder}: no entry is the newest; look at the files in it, and restore"
             " them from a copy of the table"
         )
+
+    def _check_has_not_ended(self, found: Entries) -> None:
+        """Raise TableNotFoundError where the table was deleted, unless it is read as such a one."""
+        folder = self.table_folder or self.folder
+        if found.has_ended and soft_deleted_of(folder.parent.name) is None:
+            advice = how_to_recall(self.storage, folder.parent, self.name, found.manifest.table_id)
+            raise TableNotFoundError(f"table {self.name!r} at {folder} was deleted{advice}")
 
     def _walked(self, before: Entries) -> Entries | None:
         """Return the chain with the entries after `before`; None where that must be listed."""
@@ -301,7 +319,9 @@ class EntryChain(VersionChain):
                 pass  # without the hint a missing newest version may stay unnoticed
         return found
 
-    def append(self, before: Entries, commits: bytes, timestamp: int) -> Entries | None:
+    def append(
+        self, before: Entries, commits: bytes, timestamp: int, *, is_end: bool = False
+    ) -> Entries | None:
         """Create the next entry, a record; None where another writer was faster."""
         assert timestamp > before.timestamp
         record = RecordEntry(
@@ -312,6 +332,7 @@ class EntryChain(VersionChain):
             timestamp=timestamp,
             previous_crc32=before.crc32,
             commits=RecordEntry.text_of(commits),
+            is_end=is_end,
         )
         return self._created(before, record)
 

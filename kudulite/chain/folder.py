@@ -169,7 +169,7 @@ def remove_expired_tables(storage: Storage, root: Path, now: int) -> None:
         if hidden is not None and hidden.expires <= now:
             trash = root / new_trash_name()
             with suppress(StorageError):
-                storage.directory.move(folder, trash)
+                storage.move(folder, trash)
                 # Else a power failure could bring the name back to a table without some files.
                 storage.sync([root])
                 storage.delete_below(trash)

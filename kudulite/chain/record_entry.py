@@ -6,7 +6,8 @@
      "previous_crc32": CRC of entry 7, "commits": base64 of commit* (wal/commit_format.py)}
 
 `version` is the number of the newest version before it, and `timestamp` at or above those of its
-commits. A record without commits says that no later entry has a time up to its own. `id` is random:
+commits. A record without commits says that no later entry has a time up to its own. One with
+"is_end": true says that the table was deleted: nobody may follow it, but a recall. `id` is random:
 no two writers make the same bytes, so a writer knows its own record when it reads it again.
 
 **Invariants**: a record's timestamp is above that of the entry before it.
@@ -46,6 +47,7 @@ class RecordEntry(JsonForm):
     timestamp: int
     previous_crc32: int
     commits: str
+    is_end: Annotated[bool, Stored(may_be_absent=True)] = False
     file_crc32: Annotated[int | None, Stored(is_kept=False)] = field(default=None, compare=False)
 
     @staticmethod

@@ -68,19 +68,21 @@ class _Seen(NamedTuple):
 class VersionChain:
     """The versions of the table in `folder`.
 
-    `on_newest` is called with each newest version that this object finds or publishes.
+    `table_folder` is the folder that leads there, if that is another one. `on_newest` is called
+    with each newest version that this object finds or publishes.
     """
 
     folder: Path
     storage: Storage
     on_newest: Callable[[Manifest], None]
+    table_folder: Path | None = None
     _seen: _Seen | None = field(default=None, repr=False)
     _table_id: str | None = field(default=None, repr=False)  # of the table that was seen first
 
     @property
     def name(self) -> str:
         """The table's name: that of its folder."""
-        return self.folder.name
+        return (self.table_folder or self.folder).name
 
     # -- finding and reading
 
@@ -134,9 +136,9 @@ class VersionChain:
         self._table_id = self._table_id or found.table_id
         if found.table_id != self._table_id:
             raise TableNotFoundError(
-                f"table {self.name!r} at {self.folder} was deleted, and a table of the same name"
-                f" was created again, at {format_timestamp(found.created)}; this object stands for"
-                " the deleted one: open the table again"
+                f"table {self.name!r} at {self.table_folder or self.folder} was deleted, and a"
+                f" table of the same name was created again, at {format_timestamp(found.created)};"
+                " this object stands for the deleted one: open the table again"
             )
 
     def _read_unchanged(self, version: int, identity: object) -> Manifest | None:
@@ -276,9 +278,10 @@ class VersionChain:
             published, versions = hinted_version(self.storage, self.folder), self.numbers()
         if not versions:
             check_has_no_lost_table(self.storage, self.folder)
-            advice = how_to_recall(self.storage, self.folder.parent, self.name, self._table_id)
-            found = contents(self.storage, self.folder)
-            raise TableNotFoundError(f"{self.folder} is not a kudulite table: {found}{advice}")
+            folder = self.table_folder or self.folder
+            advice = how_to_recall(self.storage, folder.parent, self.name, self._table_id)
+            found = contents(self.storage, folder)
+            raise TableNotFoundError(f"{folder} is not a kudulite table: {found}{advice}")
         if versions[-1] < published:
             raise self._missing_version(versions[-1], published)
         return versions[-1]

@@ -169,7 +169,7 @@ class ArrowResult(ABC, Generic[Spec]):
                     writer.write_table(rows)
                     progress.add(rows.num_rows)
             sink.finish()
-        storage.directory.move(hidden, target)
+        storage.move(hidden, target)
         storage.sync([target.parent])
         return progress.done
 

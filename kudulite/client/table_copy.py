@@ -18,7 +18,6 @@ from dataclasses import replace
 from os.path import abspath
 from pathlib import Path
 
-from kudulite.chain.folder import make_table_folders
 from kudulite.chain.manifest import Origin, TabletEntry, VersionList
 from kudulite.client.table_names import move_table, table_folder
 from kudulite.errors import CorruptionError, TableExistsError
@@ -46,7 +45,7 @@ def copy_with_past(source: TableStore, path: Path) -> int:
     with begin_write(source, "copy"):
         manifest = alter_table(source, [])  # flushes the log while no commit is under way
         moment = max(manifest.timestamp, settled)
-        make_table_folders(hidden.storage, hidden.folder)
+        hidden.make_folders()
         hidden.log.create(moment)
         entries = manifest.readable_tablets
         total = sum(entry.bytes_on_disk for entry in entries)
@@ -68,8 +67,8 @@ def copy_with_past(source: TableStore, path: Path) -> int:
         ),
     )
     storage = hidden.storage
-    storage.sync([hidden.folder / TABLET_FOLDER])
-    storage.sync([hidden.folder])
+    storage.sync([hidden.place / TABLET_FOLDER])
+    storage.sync([hidden.place])
     hidden.begin(made)
     move_table(hidden, target)
     return moment

@@ -58,6 +58,7 @@ from kudulite.model.types import is_unicode
 from kudulite.storage.names import is_trash, new_staged_name, new_trash_name, soft_deleted_name
 from kudulite.storage.storage import Storage
 from kudulite.table.environment import Environment
+from kudulite.table.table_log import LostRaceError, Turn
 from kudulite.table.table_store import TableStore
 from kudulite.wal.segment import LogPosition
 
@@ -101,18 +102,19 @@ def move_table(store: TableStore, target: TableStore) -> TableStore:
     """
     storage = store.storage
     with ExitStack() as stack:
-        stack.enter_context(store.locked(f"renaming of {store.name!r}"))
+        turn = stack.enter_context(store.locked(f"renaming of {store.name!r}"))
         taken = TableExistsError(
             f"cannot rename {store.name!r}: {target.name!r} is in {target.folder.parent}"
         )
         if storage.exists(target.folder):
             raise taken
         try:
-            storage.directory.move(store.folder, target.folder)
+            storage.move(store.folder, target.folder)
         except StorageError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 raise taken from error  # created by another process just now
             raise
+        store.log.resume(turn)
         store.forget_all()
     sync_moved(storage, target.folder.parent, f"table {store.name!r} is {target.name!r} now")
     return target
@@ -137,19 +139,30 @@ def set_table_aside(store: TableStore, work: str, *, if_version: int | None = No
     after it. The names are durable after
     `sync` of the parent. Raises ConflictError, LockTimeoutError.
     """
-    with ExitStack() as stack:
-        _lock_at(stack, store, work, if_version)
-        store.storage.directory.move(store.folder, store.folder.parent / new_trash_name())
-        store.forget_all()
-
-
-def _lock_at(stack: ExitStack, store: TableStore, work: str, if_version: int | None) -> None:
-    """Take the lock of a table that is at a version, without a commit after it, or at any."""
     _check_is_no_link(store)
-    turn = stack.enter_context(store.locked(work))
-    newest = store.newest()
+    with store.locked(work) as turn:
+        _check_version(store, turn, if_version)
+        _move_away(store, turn, store.folder.parent / new_trash_name(), if_version)
+
+
+def _move_away(store: TableStore, turn: Turn, target: Path, if_version: int | None) -> None:
+    """Give a table that is deleted another folder, and refuse all later turns of it."""
+    store.storage.move(store.folder, target)
+    try:
+        store.log.end(turn, is_first=if_version is not None)
+    except LostRaceError as error:
+        store.storage.move(target, store.folder)
+        raise ConflictError(
+            f"table {store.name!r} was written to after version {if_version}; not deleted"
+        ) from error
+    store.forget_all()
+
+
+def _check_version(store: TableStore, turn: Turn, if_version: int | None) -> None:
+    """Raise ConflictError unless a table is at a version, without a commit after it."""
     if if_version is None:
         return
+    newest = turn.newest()
     if newest.version != if_version:
         raise ConflictError(
             f"table {store.name!r} is at version {newest.version}, not {if_version}; not deleted"
@@ -163,7 +176,7 @@ def _lock_at(stack: ExitStack, store: TableStore, work: str, if_version: int | N
 
 def _check_is_no_link(store: TableStore) -> None:
     """Raise UsageError where the table is elsewhere: only the link to it would be moved."""
-    place = store.storage.directory.link_target(store.folder)
+    place = store.storage.link_target(store.folder)
     if place is not None:
         raise UsageError(
             f"table {store.name!r}: {store.folder} is a symbolic link to {place}; delete the table"
@@ -180,11 +193,11 @@ def soft_delete_table(
     """
     _check_reserve(store, reserve_seconds)
     root, storage = store.folder.parent, store.storage
-    with ExitStack() as stack:
-        _lock_at(stack, store, f"soft deletion of {store.name!r}", if_version)
+    _check_is_no_link(store)
+    with store.locked(f"soft deletion of {store.name!r}") as turn:
+        _check_version(store, turn, if_version)
         holder = _new_holder(store, reserve_seconds)
-        storage.directory.move(store.folder, holder / store.name)
-        store.forget_all()
+        _move_away(store, turn, holder / store.name, if_version)
     sync_moved(storage, holder, f"table {store.name!r} is deleted")
     listed = soft_deleted_tables(storage, root)
     return next(found for found in listed if found.path.parent == holder)
@@ -300,28 +313,29 @@ def _replace_table(store: TableStore, target: TableStore, reserve_seconds: int) 
     root, storage = target.folder.parent, store.storage
     _check_is_no_link(target)
     with ExitStack() as stack:
-        stack.enter_context(target.locked(f"replacement of {target.name!r}"))
+        replaced = stack.enter_context(target.locked(f"replacement of {target.name!r}"))
         stack.enter_context(store.locked(f"publication of {store.name!r}"))
         holder = _new_holder(target, reserve_seconds)
         made, moved = holder / target.name, list[tuple[Path, Path]]()
 
         def move(source: Path, place: Path) -> None:
-            storage.directory.move(source, place)
+            storage.move(source, place)
             moved.append((source, place))
 
         try:
             move(store.folder, made)
             storage.sync([holder])
-            if not storage.directory.exchange(made, target.folder):
+            if not storage.exchange(made, target.folder):
                 move(target.folder, store.folder)
                 move(made, target.folder)
                 move(store.folder, made)
         except StorageError:
             with suppress(StorageError):
                 for source, place in reversed(moved):
-                    storage.directory.move(place, source)
+                    storage.move(place, source)
                 storage.delete_below(holder)
             raise
+        target.log.end(replaced, is_first=False)
         target.forget_all()
         store.forget_all()
     for each in (holder, root):

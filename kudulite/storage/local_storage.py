@@ -338,6 +338,46 @@ class LocalStorage:
         self.before("remove", folder)
         shutil.rmtree(folder, ignore_errors=True)
 
+    # -- folders of tables
+
+    def place_of(self, folder: Path) -> Path:
+        """Return the folder itself."""
+        return folder
+
+    def new_place(self, folder: Path) -> Path:
+        """Return the folder itself."""
+        return folder
+
+    def name_place(self, folder: Path, place: Path) -> bool:
+        """Return True: the table is in its folder."""
+        return True
+
+    def move(self, source: Path, target: Path) -> None:
+        """Give a file or folder a name that does not exist; durable after `sync` of its folder."""
+        self.before("rename", target)
+        with storage_errors("rename", source, is_unchanged=True):
+            os.rename(source, target)
+
+    def exchange(self, one: Path, other: Path) -> bool:
+        """Let two folders change names in one step; durable after `sync` of both parents.
+
+        False where the system or the file system cannot.
+        """
+        self.before("exchange", other)
+        with storage_errors("exchange", f"{one} and {other}", is_unchanged=True):
+            try:
+                exchange_names(one, other)
+            except OSError as error:
+                if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+                    raise
+                return False
+        return True
+
+    def link_target(self, path: Path) -> Path | None:
+        """Return the place that a symbolic link leads to, None where `path` is none."""
+        with storage_errors("look at", path):
+            return path.resolve() if path.is_symlink() else None
+
     # -- operations under way
 
     def hold(self, path: Path, content: bytes) -> HeldFile:
@@ -370,32 +410,6 @@ class LocalStorage:
     def open_folder(self, path: Path) -> OpenFolder:
         """Open a folder to delete files of it, and of no other one that gets its path."""
         return OpenFolder(self, path)
-
-    def move(self, source: Path, target: Path) -> None:
-        """Give a file or folder a name that does not exist; durable after `sync` of its folder."""
-        self.before("rename", target)
-        with storage_errors("rename", source, is_unchanged=True):
-            os.rename(source, target)
-
-    def exchange(self, one: Path, other: Path) -> bool:
-        """Let two folders change names in one step; durable after `sync` of both parents.
-
-        False where the system or the file system cannot.
-        """
-        self.before("exchange", other)
-        with storage_errors("exchange", f"{one} and {other}", is_unchanged=True):
-            try:
-                exchange_names(one, other)
-            except OSError as error:
-                if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
-                    raise
-                return False
-        return True
-
-    def link_target(self, path: Path) -> Path | None:
-        """Return the place that a symbolic link leads to, None where `path` is none."""
-        with storage_errors("look at", path):
-            return path.resolve() if path.is_symlink() else None
 
     def is_writable(self, path: str | Path) -> bool:
         """Whether this process may write to a file that is there."""

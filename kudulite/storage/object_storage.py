@@ -32,7 +32,7 @@ import tempfile
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,14 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from kudulite.errors import NotSupportedError, OptionError, StorageError
 from kudulite.storage.address import StorageAddress
+from kudulite.storage.names import MANIFEST_FOLDER
 from kudulite.storage.object_errors import is_panic, reason, store_errors
 from kudulite.storage.object_path import ObjectPath
 from kudulite.storage.open_file import DurableSteps
 from kudulite.storage.storage import Directory, FileRef, Listed, check_same_length
 from kudulite.storage.storage_error import storage_error
 from kudulite.storage.storage_options import AZURE, GOOGLE, S3, Service, StorageOptions
+from kudulite.storage.table_folders import FOLDERS_NAME, TableFolders
 
 # Up to here a new object is put in one request, and refused if it exists. A longer one is put
 # in parts, which cannot be refused; its name is new.
@@ -58,6 +60,7 @@ _TRIES_MAX = 20
 _TRY_PAUSE_SECONDS = 0.05
 _DELETED_AT_ONCE = 1_000
 # An operation that has not touched its object for so long has died.
+LAST_ENTRY_SECONDS = 3600.0
 HELD_SECONDS = 24 * 3600.0
 TOUCH_SECONDS = 600.0
 _TOUCHED = ".touched"
@@ -170,7 +173,8 @@ class ObjectStorage(DurableSteps):
         self.root = root
         self._address = address
         self._clock_seconds: float | None = None  # the store's clock minus ours
-        self._is_conditional = False  # `make_root` has seen it refuse a put
+        self._is_conditional = False  # it has refused the second put of an object
+        self._folders: dict[Path, TableFolders] = {}  # by the directory of the tables
 
     def __repr__(self) -> str:
         return f"<object storage {self.root}>"
@@ -258,6 +262,9 @@ class ObjectStorage(DurableSteps):
         """Do nothing: there are no folders."""
 
     def make_root(self, path: Path) -> None:
+        """Do nothing: there are no folders."""
+
+    def _check_is_conditional(self, path: Path) -> None:
         """Check, once, that the store refuses a put of an object that exists.
 
         Raises NotSupportedError where it does not: of two commits one would be lost.
@@ -325,6 +332,8 @@ class ObjectStorage(DurableSteps):
 
     def exists(self, path: str | Path) -> bool:
         """Whether there is an object at `path`, or one with this path in front of its name."""
+        if self._is_table_folder(Path(path)):
+            return True
         return self.identity(path) is not None or self.is_folder(Path(path))
 
     def identity(self, path: str | Path) -> object:
@@ -353,11 +362,31 @@ class ObjectStorage(DurableSteps):
         return None if name == "." else name
 
     def entries(self, folder: Path) -> list[Path]:
-        """Return the objects in `folder`, and the next parts of other names below it, sorted."""
+        """Return the objects in `folder`, and the next parts of other names below it, sorted.
+
+        Folders of tables are among them, the places of tables are not.
+        """
         with store_errors("list", folder):
             found = obstore.list_with_delimiter(self._store, prefix=self._prefix(folder))
         names = [each["path"] for each in found["objects"]]
-        return sorted(self._path(name) for name in (*names, *found["common_prefixes"]))
+        paths = {self._path(name) for name in (*names, *found["common_prefixes"])}
+        if (folders := self._folders.get(folder)) is not None:
+            paths.discard(folder / FOLDERS_NAME)
+            paths |= {folder / key.partition("/")[0] for key in folders.newest()}
+        elif (folders := self._folders.get(folder.parent)) is not None:
+            begin = f"{folder.name}/"
+            paths |= {folders.root / key for key in folders.newest() if key.startswith(begin)}
+        return sorted(paths)
+
+    def listed(self, folder: Path) -> list[Listed]:
+        """Return the objects in `folder`."""
+        now = time.time() + self._clock_difference(folder)
+        with store_errors("list", folder):
+            found = obstore.list_with_delimiter(self._store, prefix=self._prefix(folder))
+        return [
+            Listed(self._path(each["path"]), each["size"], now - each["last_modified"].timestamp())
+            for each in found["objects"]
+        ]
 
     def files_below(self, folder: Path, *, is_fresh: bool = False) -> Iterator[Listed]:
         """Yield the objects below a folder; ages are by the clock of the store."""
@@ -405,6 +434,86 @@ class ObjectStorage(DurableSteps):
 
     def free_bytes(self, folder: Path) -> int | None:
         """Return None: a store has no size."""
+        return None
+
+    # -- folders of tables
+
+    def _folders_of(self, folder: Path) -> TableFolders:
+        """Return the folders of the directory in which a table's folder is."""
+        root = folder.parent
+        if root.name.startswith("."):  # of soft-deleted or staged tables
+            root = root.parent
+        if root not in self._folders:
+            self._folders[root] = TableFolders(self, root)
+        return self._folders[root]
+
+    def _is_table_folder(self, path: Path) -> bool:
+        """Whether a path is the folder of a table, or of hidden tables, of a known directory."""
+        for root in (path.parent, path.parent.parent):
+            folders = self._folders.get(root)
+            if folders is not None:
+                key = folders.key(path)
+                return any(each == key or each.startswith(f"{key}/") for each in folders.newest())
+        return False
+
+    def place_of(self, folder: Path) -> Path:
+        """Return the place of a table's folder, as it is now."""
+        return self._folders_of(folder).place(folder)
+
+    def new_place(self, folder: Path) -> Path:
+        """Return a new place. Raises NotSupportedError for a store that replaces objects."""
+        folders = self._folders_of(folder)
+        self._check_is_conditional(folders.root)
+        return folders.new_place()
+
+    def name_place(self, folder: Path, place: Path) -> bool:
+        """Give a new table its folder; return False where another table has it."""
+        folders = self._folders_of(folder)
+
+        def build(names: dict[str, str]) -> None:
+            if names.setdefault(folders.key(folder), place.name) != place.name:
+                raise _taken(folder)
+
+        try:
+            folders.change(build)
+        except StorageError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            return False
+        return True
+
+    def move(self, source: Path, target: Path) -> None:
+        """Give the folder of a table a name in the same directory that does not exist."""
+        folders = self._folders_of(source)
+
+        def build(names: dict[str, str]) -> None:
+            found = _below(names, folders.key(source))
+            if not found:
+                raise StorageError(errno.ENOENT, f"cannot rename {source}: it does not exist")
+            if _below(names, folders.key(target)):
+                raise _taken(target)
+            for key in found:
+                moved = folders.key(target) + key.removeprefix(folders.key(source))
+                names[moved] = names.pop(key)
+
+        folders.change(build)
+
+    def exchange(self, one: Path, other: Path) -> bool:
+        """Let the folders of two tables change names in one step."""
+        folders = self._folders_of(one)
+
+        def build(names: dict[str, str]) -> None:
+            keys = folders.key(one), folders.key(other)
+            for folder, key in zip((one, other), keys, strict=True):
+                if key not in names:
+                    raise StorageError(errno.ENOENT, f"cannot exchange {folder}: there is none")
+            names[keys[0]], names[keys[1]] = names[keys[1]], names[keys[0]]
+
+        folders.change(build)
+        return True
+
+    def link_target(self, path: Path) -> Path | None:
+        """Return None: there are no links."""
         return None
 
     # -- operations under way
@@ -463,8 +572,14 @@ class ObjectStorage(DurableSteps):
         """Do nothing: a folder without objects is not there."""
 
     def delete_below(self, folder: Path) -> None:
-        """Delete all objects below a folder; another process may delete some meanwhile."""
+        """Delete all objects below a folder; another process may delete some meanwhile.
+
+        The last entry of a deleted table stays for a while, so that nobody writes a next one.
+        """
         self.before("remove", folder)
+        if self._is_table_folder(folder):
+            self._delete_tables(folder)
+            return
         names = [found["path"] for found in self._listed(folder)]
         for start in range(0, len(names), _DELETED_AT_ONCE):
             some = names[start : start + _DELETED_AT_ONCE]
@@ -476,6 +591,37 @@ class ObjectStorage(DurableSteps):
                     raise
                 for name in some:  # Azure stops at the first one that is gone
                     self.delete(self._path(name))
+
+    def _delete_tables(self, folder: Path) -> None:
+        """Delete the tables whose folders are `folder` or below it, and their names."""
+        folders = self._folders_of(folder)
+        gone = []
+        for key in _below(folders.newest(), folders.key(folder)):
+            place = folders.place(folders.root / key)
+            files = sorted(self.files_below(place), key=lambda file: file.path.name)
+            last = [file for file in files if file.path.parent.name == MANIFEST_FOLDER][-1:]
+            is_young = bool(last) and last[0].age_seconds < LAST_ENTRY_SECONDS
+            for file in files:
+                if not is_young or file != last[0]:
+                    self.delete(file.path)
+            if not is_young:
+                gone.append(key)
+
+        def build(names: dict[str, str]) -> None:
+            for key in gone:
+                names.pop(key, None)
+
+        if gone:
+            folders.change(build)
+
+
+def _below(names: Mapping[str, str], key: str) -> list[str]:
+    """Return the names of a folder and of those in it."""
+    return [each for each in names if each == key or each.startswith(f"{key}/")]
+
+
+def _taken(folder: Path) -> StorageError:
+    return StorageError(errno.EEXIST, f"cannot create {folder}: it exists")
 
 
 @functools.cache

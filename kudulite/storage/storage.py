@@ -6,7 +6,8 @@
     read, read_ranges, open, length, exists, identity, entries, files_below, names_below
     delete, delete_folder, delete_below
     hold, is_held, mark_used     a file that shows that an operation is under way
-    directory           an open file that grows, and moves of whole folders
+    place_of, new_place, name_place, move, exchange, link_target     the folders of tables
+    directory           an open file that grows
 
 A path is a name: the layers above join and compare paths, and only a `Storage` looks at what is
 there. LocalStorage keeps files in directories, and ObjectStorage objects in a store, which has no
@@ -200,6 +201,33 @@ class Storage(Protocol):
     def names_below(self, folder: Path) -> dict[Path, list[str]]:
         """Return a folder and all below it, each with the names in it that are no folders."""
 
+    def place_of(self, folder: Path) -> Path:
+        """Return where the files of a table's folder are: there, where folders can be moved.
+
+        Elsewhere a folder is a name of a place. That of no table has a place without files.
+        """
+
+    def new_place(self, folder: Path) -> Path:
+        """Return where the files of a new table are to be, which gets its folder later."""
+
+    def name_place(self, folder: Path, place: Path) -> bool:
+        """Give a new table its folder, durably; return False where another table has it."""
+
+    def move(self, source: Path, target: Path) -> None:
+        """Give the folder of a table, or a local file, a name that does not exist.
+
+        It is durable after `sync` of its folder.
+        """
+
+    def exchange(self, one: Path, other: Path) -> bool:
+        """Let the folders of two tables change names in one step.
+
+        It is durable after `sync` of both parents. False where the file system cannot.
+        """
+
+    def link_target(self, path: Path) -> Path | None:
+        """Return the place that a symbolic link leads to, None where `path` is none."""
+
     def hold(self, path: Path, content: bytes) -> Held:
         """Make a file that this process holds, in a folder that is there; see held_file.py."""
 
@@ -232,25 +260,13 @@ class Storage(Protocol):
 
 
 class Directory(Protocol):
-    """The part that only a directory has: files that grow, and moves of whole folders.
+    """The part that only a directory has: files that grow.
 
     Locks (table_lock.py) are files of a directory as well.
     """
 
     def open_append(self, path: Path) -> AppendFile:
         """Open an existing file to append to it."""
-
-    def move(self, source: Path, target: Path) -> None:
-        """Give a file or folder a name that does not exist; durable after `sync` of its folder."""
-
-    def exchange(self, one: Path, other: Path) -> bool:
-        """Let two folders change names in one step; durable after `sync` of both parents.
-
-        False where the system or the file system cannot.
-        """
-
-    def link_target(self, path: Path) -> Path | None:
-        """Return the place that a symbolic link leads to, None where `path` is none."""
 
     def is_writable(self, path: str | Path) -> bool:
         """Whether this process may write to a file that is there."""

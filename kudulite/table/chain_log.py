@@ -192,8 +192,29 @@ class ChainLog:
 
     def fence(self, turn: Turn) -> None:
         """Append a record without rows: turns that began before it lose."""
-        used = turn.safe_timestamp
-        turn.advance_safe_timestamp(max(self.clock.now(), used + 1))
+        self._append_empty(turn)
+
+    def _append_empty(self, turn: Turn, *, is_end: bool = False) -> None:
+        assert isinstance(turn, ChainTurn)
+        timestamp = max(self.clock.now(), turn.safe_timestamp + 1)
+        turn.move_on(self.chain.append(turn.entries, b"", timestamp, is_end=is_end))
+
+    def end(self, turn: Turn, *, is_first: bool) -> None:
+        """Append a record that nobody may follow."""
+        while True:
+            try:
+                self._append_empty(turn, is_end=True)
+                return
+            except LostRaceError:
+                if is_first:
+                    raise
+                turn.renew()
+
+    def resume(self, turn: Turn) -> None:
+        """Append a record after one that nobody may follow."""
+        assert isinstance(turn, ChainTurn)
+        if turn.entries.has_ended:
+            self._append_empty(turn)
 
     @contextmanager
     def maintaining(self, folder: Path, timeout_seconds: float) -> Iterator[bool]:

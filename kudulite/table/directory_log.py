@@ -257,6 +257,12 @@ class DirectoryLog:
     def fence(self, turn: Turn) -> None:
         """Do nothing: nobody else has a turn."""
 
+    def end(self, turn: Turn, *, is_first: bool) -> None:
+        """Do nothing: the table's folder was moved while the lock is held."""
+
+    def resume(self, turn: Turn) -> None:
+        """Do nothing."""
+
     # -- upkeep
 
     def files_before(self, segment: int) -> list[Listed]:

@@ -193,7 +193,7 @@ def end_write(store: TableStore, write_id: str) -> None:
 
 def record_path(store: TableStore, write_id: str) -> Path:
     """Return the path of a write's record."""
-    return store.folder / WRITES_FOLDER / write_name(write_id)
+    return store.place / WRITES_FOLDER / write_name(write_id)
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class OpenWrites(tuple[WriteRecord, ...]):
         To know whose files are, list the files before: a write is open before it makes its first
         one. One that is not open any more has published before, if at all.
         """
-        files = store.storage.files_below(store.folder / WRITES_FOLDER, is_fresh=True)
+        files = store.storage.files_below(store.place / WRITES_FOLDER, is_fresh=True)
         found = (_read(store.storage, file) for file in files)
         return OpenWrites(record for record in found if record is not None)
 

@@ -164,6 +164,15 @@ class TableLog(Protocol):
         LostRaceError.
         """
 
+    def end(self, turn: Turn, *, is_first: bool) -> None:
+        """Refuse all later turns: the table was deleted. Only a recall can `resume` it.
+
+        With `is_first`, raises LostRaceError where another writer came since the turn began.
+        """
+
+    def resume(self, turn: Turn) -> None:
+        """Allow turns again, if the log has an end."""
+
     def files_before(self, segment: int) -> list[Listed]:
         """Return the files of the log that have nothing from a segment on."""
 

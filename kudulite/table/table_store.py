@@ -66,6 +66,11 @@ class TableStore:
         """The table's name: that of its folder."""
         return self.folder.name
 
+    @cached_property
+    def place(self) -> Path:
+        """Where the table's files are; its folder, where folders can be moved."""
+        return self.storage.place_of(self.folder)
+
     @property
     def storage(self) -> Storage:
         """The file system, which makes all durable steps."""
@@ -87,7 +92,7 @@ class TableStore:
     def chain(self) -> VersionChain:
         """The table's versions."""
         kind = VersionChain if self.storage.is_directory else EntryChain
-        return kind(self.folder, self.storage, self._forget_opened)
+        return kind(self.place, self.storage, self._forget_opened, self.folder)
 
     def newest(self) -> Manifest:
         """Return the newest version. Raises TableNotFoundError where there is none.
@@ -125,7 +130,9 @@ class TableStore:
             for path, ref in self.tablet(entry).files():
                 check_length(self.storage, path, ref)
         published = self.chain.begin(manifest)
-        return None if published is None else self._kept(published)
+        if published is None or not self.storage.name_place(self.folder, self.place):
+            return None
+        return self._kept(published)
 
     def _kept(self, published: Manifest) -> Manifest:
         """Keep a version of this process: garbage collections want all those of the grace time."""
@@ -167,7 +174,7 @@ class TableStore:
 
     def tablet_folder(self, tablet_id: str) -> Path:
         """Return a tablet's folder."""
-        return self.folder / TABLET_FOLDER / tablet_id
+        return self.place / TABLET_FOLDER / tablet_id
 
     @property
     def memory_key(self) -> TableKey:
@@ -179,7 +186,7 @@ class TableStore:
 
     @cached_property
     def _tablet_folder(self) -> str:
-        return str(self.folder / TABLET_FOLDER)
+        return str(self.place / TABLET_FOLDER)
 
     # -- turns
 
@@ -268,7 +275,7 @@ class TableStore:
         self.forget()
         self.environment.metrics.pop(self._tablet_folder, None)
         self.environment.manifests.pop(self.chain.manifest_folder, None)
-        self.cache.remove_below(f"{self.folder}/")
+        self.cache.remove_below(f"{self.place}/")
 
     def _forget_opened(self, newest: Manifest) -> None:
         """Forget what this process has opened of tablets that changed: they keep merged deltas."""
@@ -321,16 +328,25 @@ class TableStore:
                     raise
         return self._create(schema, partition, owner, comment)
 
+    def make_folders(self) -> None:
+        """Make the folders of a new table; the caller makes their names durable."""
+        place = self.storage.new_place(self.folder)
+        if place != self.place:
+            for name in ("chain", "log", "metrics", "_tablet_folder"):
+                self.__dict__.pop(name, None)
+            self.place = place
+        make_table_folders(self.storage, place)
+
     def _create(
         self, schema: Schema, partition: PartitionSchema, owner: str | None, comment: str | None
     ) -> Manifest:
         if self.chain.exists():
             raise TableExistsError(f"table {self.name!r} exists already at {self.folder}")
         check_has_no_lost_table(self.storage, self.folder)
-        make_table_folders(self.storage, self.folder)
+        self.make_folders()
         self.log.create()
         entries = tuple(self.create_tablet(place) for place in partition.tablets())
-        for folder in (self.folder / TABLET_FOLDER, self.folder, self.folder.parent):
+        for folder in (self.place / TABLET_FOLDER, self.place, self.place.parent):
             self.storage.sync([folder])
         manifest = Manifest(
             table_id=uuid.uuid4().hex,

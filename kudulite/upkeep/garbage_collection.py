@@ -87,7 +87,7 @@ def collect_garbage(
     """
     table_id = store.upgraded().table_id
     ended = _end_writes(store, staging_grace_seconds)
-    store.storage.delete_below(store.folder / STAGING_FOLDER)
+    store.storage.delete_below(store.place / STAGING_FOLDER)
     _collect_temporaries(store, grace_seconds)
     with of_same_table(store, table_id):
         version_count = _collect_versions(store, grace_seconds)
@@ -236,7 +236,7 @@ def _end_writes(store: TableStore, silent_seconds: float, owner: str | None = No
         if is_owned or is_over:
             end_write(store, record.id)
             ended.append(record.id)
-    store.storage.remove_hidden(store.folder / WRITES_FOLDER)
+    store.storage.remove_hidden(store.place / WRITES_FOLDER)
     return ended
 
 
@@ -260,7 +260,7 @@ def superseded_bytes(store: TableStore) -> int:
     """
     manifest, storage = store.newest(), store.storage
     paths: list[Path] = []
-    for folder in storage.entries(store.folder / TABLET_FOLDER):
+    for folder in storage.entries(store.place / TABLET_FOLDER):
         others = newest_files(store, manifest, folder.name).others(storage.names_below(folder))
         paths += [place / name for place, names in others.items() for name in names]
     open_now = OpenWrites.of(store)
@@ -270,7 +270,7 @@ def superseded_bytes(store: TableStore) -> int:
 
 def _version_ages(store: TableStore) -> dict[int, float]:
     """Return the seconds since each version was published, the oldest first."""
-    files = store.storage.files_below(store.folder / MANIFEST_FOLDER)
+    files = store.storage.files_below(store.place / MANIFEST_FOLDER)
     ages = {version_of(file.path.name): file.age_seconds for file in files}
     return dict(sorted((v, age) for v, age in ages.items() if v is not None))
 
@@ -280,7 +280,7 @@ def _collect_versions(store: TableStore, grace_seconds: float) -> int:
 
     The numbers may soon be those of another table, if this one is deleted and created again.
     """
-    with store.storage.open_folder(store.folder / MANIFEST_FOLDER) as folder:
+    with store.storage.open_folder(store.place / MANIFEST_FOLDER) as folder:
         ages = _version_ages(store)
         open_now = OpenWrites.of(store)  # after the versions: see open_writes.py
         if not folder.is_at_its_path():
@@ -318,10 +318,10 @@ def _collect_temporaries(store: TableStore, grace_seconds: float) -> None:
     Never sooner than the usual grace time: one that is under way needs its file. Those in a tablet
     are made under its lock, but for that of a new lock file, which is made again.
     """
-    for path in store.storage.entries(store.folder):
+    for path in store.storage.entries(store.place):
         if is_temporary(path.name):  # of the lock file: a creation that needs it makes it again
             store.storage.delete(path)
-    for file in store.storage.files_below(store.folder / MANIFEST_FOLDER):
+    for file in store.storage.files_below(store.place / MANIFEST_FOLDER):
         is_old = file.age_seconds > max(grace_seconds, GRACE_SECONDS)
         if is_old and is_temporary(file.path.name):
             store.storage.delete(file.path)

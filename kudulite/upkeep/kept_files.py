@@ -186,7 +186,7 @@ class KeptFiles:
         known = {entry.id for entry in self._known.newest.readable_tablets}
         known |= self._known.earlier.keys()
         storage = self._store.storage
-        folders = storage.entries(self._store.folder / TABLET_FOLDER)
+        folders = storage.entries(self._store.place / TABLET_FOLDER)
         return [path for path in folders if path.name not in known and storage.is_folder(path)]
 
     # -- versions

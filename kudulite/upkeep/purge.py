@@ -101,7 +101,7 @@ def purge_keys(store: TableStore, keys: Mapping[str, KeyArray]) -> PurgeReport:
 
 def _make_removals_durable(store: TableStore, tablet_ids: Iterable[str]) -> None:
     """Fsync the folders of removed files: a power failure must not bring erased rows back."""
-    folders = [store.folder / MANIFEST_FOLDER, store.folder / LOG_FOLDER]
+    folders = [store.place / MANIFEST_FOLDER, store.place / LOG_FOLDER]
     for tablet_id in tablet_ids:
         folder = store.tablet_folder(tablet_id)
         folders += store.storage.names_below(folder)

@@ -69,7 +69,7 @@ class Stager:
         mark = ancient_history_mark(store, self.manifest)
         return Resolver(
             self.files,
-            store.folder,
+            store.place,
             store.name,
             schema,
             self.state.spec,

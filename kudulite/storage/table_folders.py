@@ -1,0 +1,160 @@
+"""The table folders of a directory of tables in an object store, which has no folders to move.
+
+    <root>/.tables/<number>.json     {"folders_version": 1, "number": n, "folders": {"metrics": id}}
+    <root>/.tables/<id>/             the objects of one table
+
+The file of the highest number says at which path each table is, and is complete. A change makes the
+next number, if it is free; a process that loses the race makes its change of the newer file. So a
+move and an exchange of folders are one step, as in a directory.
+
+Numbers are removed an hour after they were superseded. As in version_chain.py, number n + 1 counts
+if n is still there after its creation, and a walk upwards from n if n is there at its end.
+
+**Threads**: any. `_seen` is replaced, never changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from kudulite.errors import CorruptionError, StorageError
+from kudulite.storage.checked_json import (
+    check_format_version,
+    decode_checked_json,
+    encode_checked_json,
+)
+from kudulite.storage.json_form import checked_name, readable
+
+FOLDERS_NAME = ".tables"
+_FOLDERS_VERSION = 1  # on disk: a change of meaning raises it
+_KEPT_SECONDS = 3600.0
+_LOOKS_MAX = 1000
+# The place of a folder that no table has.
+NO_PLACE = "none"
+
+Folders = Mapping[str, str]
+
+
+class _Objects(Protocol):
+    """The part of an object storage that is needed here."""
+
+    def read(self, path: Path) -> bytes: ...
+    def identity(self, path: str | Path) -> object: ...
+    def delete(self, path: Path) -> None: ...
+    def put_if_absent(self, path: Path, content: bytes) -> bool: ...
+    def listed(self, folder: Path) -> list[Any]: ...
+
+
+class _Seen(NamedTuple):
+    number: int
+    folders: Folders
+
+
+class TableFolders:
+    """The folders of the tables in the directory `root`."""
+
+    def __init__(self, storage: _Objects, root: Path) -> None:
+        self._storage = storage
+        self._folder = root / FOLDERS_NAME
+        self.root = root
+        self._seen: _Seen | None = None
+
+    def place(self, folder: Path) -> Path:
+        """Return where the objects of a table's folder are, a place without any if it is none."""
+        return self._folder / self.newest().get(self.key(folder), NO_PLACE)
+
+    def new_place(self) -> Path:
+        """Return a place for a new table, which has no folder yet."""
+        return self._folder / uuid.uuid4().hex
+
+    def key(self, folder: Path) -> str:
+        """Return the name of a folder below the root."""
+        return folder.relative_to(self.root).as_posix()
+
+    def newest(self) -> Folders:
+        """Return the identifier of each table's place by its folder."""
+        return self._newest().folders
+
+    def _newest(self) -> _Seen:
+        for _ in range(_LOOKS_MAX):
+            before = self._seen
+            number = before.number if before is not None else max(self._numbers(), default=0)
+            folders: Folders | None = None if before is None else before.folders
+            if folders is None:
+                folders = {} if number == 0 else self._read(number)
+            while (newer := self._read(number + 1)) is not None:
+                number, folders = number + 1, newer
+            is_there = before is None or before.number in (0, number)
+            if folders is not None and (is_there or self._is_there(before)):
+                self._seen = _Seen(number, folders)
+                return self._seen
+            self._seen = None
+        raise CorruptionError(f"{self._folder}: no file is the newest; look at the files in it")
+
+    def _is_there(self, seen: _Seen | None) -> bool:
+        path = None if seen is None else self._path(seen.number)
+        return path is not None and self._storage.identity(path) is not None
+
+    def _numbers(self) -> list[int]:
+        names = [each.path.stem for each in self._storage.listed(self._folder)]
+        return [int(name) for name in names if name.isdecimal()]
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:020d}.json"
+
+    def _read(self, number: int) -> Folders | None:
+        path = self._path(number)
+        try:
+            content = self._storage.read(path)
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        body = decode_checked_json(content, str(path), "a list of table folders")
+        with readable(str(path), "a list of table folders"):
+            subject = f"{path}: list of table folders"
+            check_format_version(subject, body["folders_version"], _FOLDERS_VERSION)
+            if body["number"] != number:
+                raise ValueError(f"number {body['number']!r}, expected {number}")
+            return {str(key): checked_name(id, "place") for key, id in body["folders"].items()}
+
+    def change(self, build: Callable[[dict[str, str]], None]) -> None:
+        """Make the next number: `build` changes a copy of the newest, perhaps several times.
+
+        Raises StorageError, and what `build` raises; nothing is changed then.
+        """
+        for _ in range(_LOOKS_MAX):
+            seen = self._newest()
+            folders = dict(seen.folders)
+            build(folders)
+            number = seen.number + 1
+            body = {
+                "folders_version": _FOLDERS_VERSION,
+                "number": number,
+                "id": uuid.uuid4().hex,  # so that a process knows its own file again
+                "folders": folders,
+            }
+            if not self._storage.put_if_absent(self._path(number), encode_checked_json(body)):
+                continue
+            if seen.number and not self._is_there(seen):
+                self._storage.delete(self._path(number))
+                self._seen = None
+                continue
+            self._seen = _Seen(number, folders)
+            self._remove_superseded()
+            return
+        raise StorageError(errno.EAGAIN, f"cannot change {self._folder}: others were faster")
+
+    def _remove_superseded(self) -> None:
+        """Remove the numbers whose successors are old, from the lowest on."""
+        listed = [each for each in self._storage.listed(self._folder) if each.path.stem.isdecimal()]
+        listed.sort(key=lambda each: each.path.stem)
+        for each, successor in itertools.pairwise(listed):
+            if successor.age_seconds < _KEPT_SECONDS:
+                break
+            self._storage.delete(each.path)
