@@ -45,7 +45,7 @@ from kudulite.errors import NotSupportedError, OptionError, StorageError
 from kudulite.storage.address import StorageAddress
 from kudulite.storage.names import MANIFEST_FOLDER
 from kudulite.storage.object_errors import is_panic, reason, store_errors
-from kudulite.storage.object_path import ObjectPath
+from kudulite.storage.object_path import ObjectPath, as_path
 from kudulite.storage.open_file import DurableSteps
 from kudulite.storage.storage import Directory, FileRef, Listed, check_same_length
 from kudulite.storage.storage_error import storage_error
@@ -332,9 +332,10 @@ class ObjectStorage(DurableSteps):
 
     def exists(self, path: str | Path) -> bool:
         """Whether there is an object at `path`, or one with this path in front of its name."""
-        if self._is_table_folder(Path(path)):
+        place = as_path(str(path))
+        if self._is_table_folder(place):
             return True
-        return self.identity(path) is not None or self.is_folder(Path(path))
+        return self.identity(path) is not None or self.is_folder(place)
 
     def identity(self, path: str | Path) -> object:
         """Return the identity of an object, which no later one of its name has, or None."""

@@ -124,7 +124,9 @@ def test_what_is_wrong_with_a_server_is_said(object_server: ObjectServer, name: 
     options = options_of(object_server) | {"max_retries": "0"} | wrong
     address, root = parse_address(f"s3://{bucket}/x", options)
     storage = object_storage_of(address)
-    for call in (storage.read, storage.exists, storage.entries):
+    # With its bucket in the host, a list is one of all buckets.
+    calls = (storage.read, storage.exists, storage.entries)
+    for call in calls[: 1 if name == "bucket in the host" else None]:
         with pytest.raises(StorageError, match=text) as found:
             call(root / "a")
         assert found.value.errno == number and str(root) in str(found.value)
