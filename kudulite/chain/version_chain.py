@@ -47,6 +47,7 @@ from kudulite.errors import ConflictError, CorruptionError, StorageError, TableN
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.storage.checked_json import stored_crc32
 from kudulite.storage.names import HINT_NAME, MANIFEST_FOLDER, version_name
+from kudulite.storage.object_path import as_path
 from kudulite.storage.storage import Storage
 
 # Each lost race is another writer's success; so many in a row mean that something is wrong.
@@ -265,7 +266,7 @@ class VersionChain:
 
     def path(self, version: int) -> Path:
         """Return the path of a version's file."""
-        return Path(self._version_path(version))
+        return as_path(self._version_path(version))
 
     def _version_path(self, version: int) -> str:
         return f"{self.manifest_folder}/{version_name(version)}"

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -32,8 +33,9 @@ from kudulite.client.write_plan import check_application
 from kudulite.errors import KuduliteError, StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
+from kudulite.storage.address import StorageAddress
 from kudulite.storage.new_files import NewFiles
-from kudulite.table.environment import default_environment
+from kudulite.table.environment import environment_at
 from kudulite.table.metrics import SLOW_COMMIT_SECONDS, warn_of_slow
 from kudulite.table.open_writes import (
     OpenWrite,
@@ -109,10 +111,11 @@ class BulkWrite:
     def _with(self, state: WriteState) -> BulkWrite:
         return BulkWrite(self._store, state, self._open)
 
-    def __reduce__(self) -> tuple[Callable[..., BulkWrite], tuple[Path, float, WriteState]]:
+    def __reduce__(self) -> tuple[Callable[..., BulkWrite], tuple[Any, ...]]:
         self._open.leave_to_others()
         timeout = self._store.environment.lock_timeout_seconds
-        return _opened_write, (self._store.folder, timeout, self._state)
+        address = self._store.storage.address
+        return _opened_write, (address, self._store.folder, timeout, self._state)
 
     def __repr__(self) -> str:
         return f"<kudulite bulk write {self._state.write_id} to table {self._store.name!r}>"
@@ -261,13 +264,15 @@ class BulkWrite:
         collect_ended_writes(self._store, [self._state.write_id], since)
 
 
-def _opened_write(folder: Path, lock_timeout_seconds: float, state: WriteState) -> BulkWrite:
+def _opened_write(
+    address: StorageAddress, folder: Path, lock_timeout_seconds: float, state: WriteState
+) -> BulkWrite:
     """Return a write that another process has begun; the one that commits it maintains the table.
 
     Nobody else may: the table of a Spark job has no process that stays.
     """
     environment = replace(
-        default_environment(), lock_timeout_seconds=lock_timeout_seconds, is_maintaining=True
+        environment_at(address), lock_timeout_seconds=lock_timeout_seconds, is_maintaining=True
     )
     store = TableStore(folder, environment)
     # It is mostly the version that the write began on, which is then read only once.

@@ -27,7 +27,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from os import PathLike
-from os.path import abspath
 from pathlib import Path
 from typing import Any, Never
 
@@ -73,8 +72,9 @@ from kudulite.errors import (
 from kudulite.model.aliases import Rows
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.schema import Schema, schema_from_arrow
-from kudulite.storage.address import path_of
-from kudulite.table.environment import Environment, default_environment
+from kudulite.storage.address import parse_address
+from kudulite.storage.object_path import as_path
+from kudulite.table.environment import Environment, environment_at
 from kudulite.table.present import present
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.maintenance_schedule import flush_below
@@ -99,20 +99,24 @@ def connect(
     *,
     lock_timeout_seconds: float = 60.0,
     background_maintenance: bool = True,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Client:
     """Open a directory of tables, made if it is not there.
 
-    `root` is a path, which may begin with `~`, or a file: URL. A writer that waits for another one
-    longer than `lock_timeout_seconds` gives up with LockTimeoutError. Tables that are written to
-    are maintained in the background; without `background_maintenance` only `Table.maintain` and
-    `Table.compact` do so. Raises UsageError for another URL and for the folder of a table.
+    `root` is a path, which may begin with `~`, or a file: URL. The address of an object store, as
+    in s3://bucket/prefix, and its `storage_options` are checked, but tables are not kept there yet.
+    A writer that waits for another one longer than `lock_timeout_seconds` gives up with
+    LockTimeoutError. Tables that are written to are maintained in the background; without
+    `background_maintenance` only `Table.maintain` and `Table.compact` do so. Raises UsageError for
+    another URL and for the folder of a table, and OptionError for an option.
     """
+    address = parse_address(root, storage_options)
     environment = replace(
-        default_environment(),
+        environment_at(address.storage),
         lock_timeout_seconds=lock_timeout_seconds,
         is_maintaining=background_maintenance,
     )
-    return Client(path_of(root), environment)
+    return Client(address.path, environment)
 
 
 def _refuse_unknown(table: str, unknown: Mapping[str, object]) -> None:
@@ -141,14 +145,21 @@ def _schema_of(
     return schema_from_arrow(fields, keys, table)
 
 
-def open_table(path: str | PathLike[str], *, table_id: str | None = None) -> Table:
+def open_table(
+    path: str | PathLike[str],
+    *,
+    table_id: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Table:
     """Open a table by its own folder; nothing is maintained in the background.
 
-    With `table_id`, the table of that id: also one that `publish_table` has replaced since, as long
-    as it can be recalled. Raises TableNotFoundError that says what is there, ConflictError for
-    another table, UsageError for a URL, CorruptionError.
+    `path` and `storage_options` are as in `connect`. With `table_id`, the table of that id: also
+    one that `publish_table` has replaced since, as long as it can be recalled. Raises
+    TableNotFoundError that says what is there, ConflictError for another table, UsageError for
+    another URL, OptionError, CorruptionError.
     """
-    store = TableStore(path_of(path), default_environment())
+    address = parse_address(path, storage_options)
+    store = TableStore(address.path, environment_at(address.storage))
     if table_id is not None:
         store = replaced_table(store, table_id)
     found = store.newest().table_id
@@ -164,7 +175,7 @@ class Client:
     """The tables under one directory; several clients and processes may share it."""
 
     def __init__(self, root: Path, environment: Environment) -> None:
-        self.root = Path(abspath(root))
+        self.root = root
         self._environment = environment
         if listed_versions(environment.storage, self.root):
             raise UsageError(
@@ -194,9 +205,9 @@ class Client:
             if isinstance(session, Session):
                 counts += session.unflushed_tables()
         found = [
-            f"{count} of table {Path(folder).name!r}"
+            f"{count} of table {as_path(folder).name!r}"
             for folder, count in sorted(counts.items())
-            if Path(folder).parent == self.root
+            if as_path(folder).parent == self.root
         ]
         if not found:
             return ""

@@ -48,8 +48,8 @@ from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
 from kudulite.shown.html import ROWS_SHOWN, html_fields, html_rows, html_title
 from kudulite.shown.progress import Progress
-from kudulite.storage.address import path_of
-from kudulite.table.environment import default_environment
+from kudulite.storage.address import StorageAddress, path_of
+from kudulite.table.environment import environment_at
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.metrics import TableMetrics
 from kudulite.table.present import listing, read_tablets
@@ -110,8 +110,11 @@ class Table(BatchOperations, RowOperations):
         return True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the path: unpickling opens the table again, as `open_table` does."""
-        return _reopened, (self.path,)
+        """Pickle the address: unpickling opens the table again, as `open_table` does.
+
+        It has the storage options that were given, so keep it as secret as these.
+        """
+        return _reopened, (self._store.storage.address, self.path)
 
     # -- what it is
 
@@ -529,9 +532,9 @@ class Table(BatchOperations, RowOperations):
         return Timestamp(moment)
 
 
-def _reopened(path: Path) -> Table:
+def _reopened(address: StorageAddress, path: Path) -> Table:
     """Return the table of a pickle. Raises TableNotFoundError that says what is there."""
-    store = TableStore(path, default_environment())
+    store = TableStore(path, environment_at(address))
     store.newest()
     return Table(store)
 

@@ -21,10 +21,9 @@ from __future__ import annotations
 import errno
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
@@ -40,8 +39,10 @@ from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
 from kudulite.model.types import parse_type
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
+from kudulite.storage.address import parse_address
 from kudulite.storage.json_form import JsonForm, Stored
-from kudulite.table.environment import default_environment
+from kudulite.storage.object_path import as_path
+from kudulite.table.environment import environment_at
 from kudulite.table.read_request import (
     Read,
     ReadPlan,
@@ -125,7 +126,7 @@ class Token(ABC, Generic[Spec]):
 
     def _read(self) -> Read[Spec]:
         """Bind the plan to the newest version."""
-        store = TableStore(Path(self.plan.folder), default_environment())
+        store = TableStore(as_path(self.plan.folder), environment_at(self.plan.storage))
         store = replaced_table(store, self.plan.table_id)
         manifest = store.newest()
         self._check(store, manifest)
@@ -299,10 +300,14 @@ class RowSetToken(Token[ScanSpec], JsonForm):
         }
 
     @staticmethod
-    def of_table(folder: str, value: dict[str, Any]) -> RowSetToken:
+    def of_table(
+        folder: str, value: dict[str, Any], storage_options: Mapping[str, str] | None = None
+    ) -> RowSetToken:
         """Build a token from `to_json`'s form, of the table in `folder`."""
+        address = parse_address(folder, storage_options)
         plan = RowPlan(
-            folder=folder,
+            folder=str(address.path),
+            storage=address.storage,
             table_id=value["table_id"],
             request=ReadRequest(tuple(value["columns"]), at=value["timestamp"]),
             column_ids=tuple(

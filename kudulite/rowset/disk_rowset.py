@@ -64,6 +64,7 @@ from kudulite.rowset.row_images import ApplierMemo
 from kudulite.rowset.rowset import Block, RowSet, cell_value, constant
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.scan_spec import ScanSpec, View
+from kudulite.storage.object_path import as_path
 from kudulite.storage.storage import Storage, check_content
 
 # Bytes that are counted in the block cache.
@@ -337,7 +338,7 @@ class DiskRowSet(RowSet):
         return self._cache.storage
 
     def _load_key_index(self) -> tuple[KeyIndex, int]:
-        path, ref = Path(self._key_index_path), self.meta.key_index
+        path, ref = as_path(self._key_index_path), self.meta.key_index
         index = KeyIndex(self.storage, path, ref, self.meta.row_count, self._cache.verified)
         return index, index.nbytes + kept_bytes(ref)
 
@@ -346,7 +347,7 @@ class DiskRowSet(RowSet):
         return bloom
 
     def _load_bloom(self) -> tuple[BloomFilter, int]:
-        path, ref = Path(self._bloom_path), self.meta.bloom
+        path, ref = as_path(self._bloom_path), self.meta.bloom
         content = self.storage.open(path, ref).read_buffer(ref.length)
         if not self._cache.verified.has(self._bloom_path, ref):
             check_content(path, content, ref)
@@ -383,7 +384,7 @@ class RowSetDeltas:
         def load() -> tuple[DeltaFile, int]:
             nbytes = _DELTA_ROW_BYTES * meta.row_count + kept_bytes(meta.ref)
             storage, row_count = self._cache.storage, self._meta.row_count
-            return DeltaFile(storage, Path(path), meta, row_count), nbytes
+            return DeltaFile(storage, as_path(path), meta, row_count), nbytes
 
         file: DeltaFile = self._cache.get_or_load(path, load)
         return file

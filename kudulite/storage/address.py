@@ -125,15 +125,15 @@ def parse_address(given: object, options: Mapping[str, str] | None = None) -> Ad
 def path_of(given: object) -> Path:
     """Return the absolute path of a directory that a user gave. Raises UsageError for a bucket."""
     address = parse_address(given)
-    check_is_supported(address.storage, address.path)
+    check_is_supported(address.storage)
     return address.path
 
 
-def check_is_supported(storage: StorageAddress, path: Path) -> None:
+def check_is_supported(storage: StorageAddress) -> None:
     """Raise NotSupportedError for a storage that cannot have tables."""
     if storage.service is not None:
         raise NotSupportedError(
-            f"{str(path)!r}: kudulite keeps tables in directories of a POSIX file system and not"
+            f"{storage}: kudulite keeps tables in directories of a POSIX file system and not"
             f" yet on {storage.service.title}; give the path of a directory, and mount the storage"
             " if it has to be remote (`kudulite doctor` tests whether a mount is safe)"
         )

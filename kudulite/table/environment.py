@@ -1,6 +1,7 @@
 """The environment of a table: the parts that all tables of a client share.
 
-A client makes one `Environment` and hands it down; `default_environment` is the one of the process.
+A client makes one `Environment` and hands it down. `environment_at` is the one that a process has
+for a storage, and `default_environment` that of its directories.
 """
 
 import functools
@@ -10,7 +11,9 @@ from weakref import WeakValueDictionary
 
 from kudulite.basefile.block_cache import BlockCache, block_cache_bytes
 from kudulite.chain.manifest import Manifest
+from kudulite.errors import NotSupportedError
 from kudulite.model.hybrid_time import Clock
+from kudulite.storage.address import DIRECTORIES, StorageAddress, check_is_supported
 from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.storage import Storage
 from kudulite.table.background_work import BackgroundWork, TableKey
@@ -55,9 +58,39 @@ class Environment:
 
 @functools.cache
 def default_environment() -> Environment:
-    """Return the process's environment, made at first use.
+    """Return the process's environment of the directories of this machine, made at first use."""
+    return _new_environment(LocalStorage())
 
-    Scan tokens and bulk writes that arrive from another process open their table with it.
+
+def environment_at(address: StorageAddress) -> Environment:
+    """Return the process's environment of a storage, made at first use.
+
+    Scan tokens and bulk writes that arrive from another process open their table with it, so equal
+    addresses share connections and caches. Raises NotSupportedError, and OptionError for an option.
     """
-    storage = LocalStorage()
+    check_is_supported(address)
+    return default_environment() if address == DIRECTORIES else _environment_of_bucket(address)
+
+
+@functools.cache
+def _environment_of_bucket(address: StorageAddress) -> Environment:
+    return _new_environment(bucket_storage(address))
+
+
+def _new_environment(storage: Storage) -> Environment:
     return Environment(storage, Clock(), BlockCache(storage, block_cache_bytes()))
+
+
+def bucket_storage(address: StorageAddress) -> Storage:
+    """Return the process's storage of a bucket.
+
+    Raises NotSupportedError where the library is not installed, and OptionError for an option.
+    """
+    try:  # nobody else has to install the library, or to wait until it is imported
+        from kudulite.storage.object_storage import object_storage_of
+    except ImportError as error:
+        raise NotSupportedError(
+            f"{address}: the package obstore, which reaches object stores, cannot be imported"
+            f" ({error}); run: pip install 'kudulite[object]'"
+        ) from error
+    return object_storage_of(address)

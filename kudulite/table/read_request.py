@@ -35,6 +35,7 @@ from kudulite.model.hybrid_time import format_timestamp
 from kudulite.model.predicate import bind_predicates, parsed
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
+from kudulite.storage.address import DIRECTORIES, StorageAddress
 from kudulite.table.scan_plan import (
     ColumnIds,
     Spec,
@@ -109,6 +110,7 @@ class ReadPlan(ABC, Generic[Spec]):
     table_id: str
     request: ReadRequest
     column_ids: ColumnIds = ()
+    storage: StorageAddress = DIRECTORIES
 
     @property
     def timestamp(self) -> int:
@@ -275,7 +277,8 @@ def plan_rows(store: TableStore, request: ReadRequest) -> Read[ScanSpec]:
     timestamp = choose_snapshot(store, request.at)
     manifest = store.newest()  # after settling: it shows all up to the timestamp
     settled = replace(request, at=timestamp)
-    return _planned(store, manifest, RowPlan(str(store.folder), manifest.table_id, settled))
+    plan = RowPlan(str(store.folder), manifest.table_id, settled, (), store.storage.address)
+    return _planned(store, manifest, plan)
 
 
 def plan_changes(store: TableStore, request: ReadRequest) -> Read[DiffSpec]:
@@ -291,7 +294,8 @@ def plan_changes(store: TableStore, request: ReadRequest) -> Read[DiffSpec]:
     start, end = choose_window(store, request.start, request.at)
     manifest = store.newest()  # after settling: it shows all up to the end
     settled = replace(request, start=start, at=end)
-    return _planned(store, manifest, ChangePlan(str(store.folder), manifest.table_id, settled))
+    plan = ChangePlan(str(store.folder), manifest.table_id, settled, (), store.storage.address)
+    return _planned(store, manifest, plan)
 
 
 def _parsed(store: TableStore, schema: Schema, request: ReadRequest) -> tuple[Condition, ...]:

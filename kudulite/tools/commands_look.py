@@ -12,7 +12,6 @@ import datetime
 import itertools
 import shutil
 import time
-from os.path import abspath
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +25,7 @@ from kudulite.errors import NotFoundError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.shown.openmetrics import Family, openmetrics
 from kudulite.shown.progress import Progress, byte_text
+from kudulite.storage.address import path_of
 from kudulite.table.environment import default_environment
 from kudulite.table.present import read_tablets
 from kudulite.tools.dump import dump as dump_file
@@ -62,12 +62,13 @@ def list_tables(
     as_json: AsJson = False,
 ) -> None:
     """List the tables of a directory."""
-    if not Path(root).is_dir():
+    place = path_of(root)
+    if not place.is_dir():
         raise typer.BadParameter(f"{root} is not a directory")
-    if is_table(Path(root)):
+    if is_table(place):
         raise typer.BadParameter(
             f"{root} is a table, not a directory of tables; see `kudulite describe {root}`, or list"
-            f" {Path(root).absolute().parent}"
+            f" {place.parent}"
         )
     client = kudulite.connect(root, background_maintenance=False)
     if soft_deleted:
@@ -262,7 +263,7 @@ def dump(
     as_json: AsJson = False,
 ) -> None:
     """Show the content of a table's files: versions, rowsets, base data, deltas, logs, locks."""
-    place = Path(abspath(path))
+    place = path_of(path)
     with Progress(f"reading {path}"):
         folder = table_folder_of(default_environment().storage, place)
         found = dump_file(open_store(str(folder)), place, limit)

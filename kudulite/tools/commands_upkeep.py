@@ -11,7 +11,6 @@ import enum
 import sys
 from collections import Counter
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +19,7 @@ import kudulite
 from kudulite.errors import OptionError, UsageError
 from kudulite.shown.progress import Progress, byte_text
 from kudulite.storage.address import path_of
+from kudulite.table.environment import default_environment
 from kudulite.tools.commands_write import print_result
 from kudulite.tools.doctor import diagnose
 from kudulite.tools.doctor_hosts import WAIT_SECONDS, diagnose_hosts
@@ -95,9 +95,7 @@ def maintain(
 
 
 def doctor(
-    path: Annotated[
-        Path, typer.Argument(metavar="DIRECTORY", exists=True, file_okay=False, writable=True)
-    ],
+    path: Annotated[str, typer.Argument(metavar="DIRECTORY")],
     hosts: Annotated[
         int,
         typer.Option(help="Test between so many hosts; run the same command on each.", min=1),
@@ -108,10 +106,13 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check whether a directory's file system is safe for tables; status 1 if not."""
-    with Progress(f"test of the file system at {path}"):
-        found = diagnose(path, hosts)
+    place = path_of(path)
+    if not place.is_dir() or not default_environment().storage.directory.is_writable(place):
+        raise typer.BadParameter(f"{path} is not a directory to which you may write")
+    with Progress(f"test of the file system at {place}"):
+        found = diagnose(place, hosts)
         if hosts > 1:
-            found = found.joined(diagnose_hosts(path, hosts, wait_seconds))
+            found = found.joined(diagnose_hosts(place, hosts, wait_seconds))
     if as_json:
         print_json({**asdict(found), "verdict": found.verdict})
     else:

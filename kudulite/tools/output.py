@@ -35,8 +35,8 @@ from kudulite.model.schema import Column
 from kudulite.model.types import ColumnType
 from kudulite.model.values import python_rows, python_values
 from kudulite.shown.progress import Progress
-from kudulite.storage.address import path_of
-from kudulite.table.environment import default_environment
+from kudulite.storage.address import parse_address
+from kudulite.table.environment import default_environment, environment_at
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import COMMIT_TIMESTAMP
 
@@ -251,6 +251,7 @@ def is_table(folder: Path) -> bool:
 
 def open_store(path: str) -> TableStore:
     """Open the store below a table. Raises TableNotFoundError that says what the folder is."""
-    store = TableStore(path_of(path), default_environment())
+    address = parse_address(path)
+    store = TableStore(address.path, environment_at(address.storage))
     store.newest()
     return store
