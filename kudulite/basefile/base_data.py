@@ -66,7 +66,6 @@ from kudulite.basefile.page_range import (
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.model.schema import FIELD_ID_KEY, Column
 from kudulite.model.types import check_values, has_nan, is_float, joined
-from kudulite.storage.object_path import as_path
 from kudulite.storage.storage import FileRef, Sink, Storage
 from kudulite.storage.storage_error import arrow_errors
 
@@ -228,7 +227,7 @@ class BaseDataFile:
     ) -> None:
         """Pages of `verified` are not verified again."""
         self._storage = storage
-        self.path, self.path_text = as_path(str(path)), str(path)
+        self.path, self.path_text = path, str(path)
         self.ref = ref
         self._opened_file: _OpenedFile | None = None
         self._verified = VerifiedParts() if verified is None else verified

@@ -51,7 +51,6 @@ from kudulite.basefile.block_cache import VerifiedParts, release_pages
 from kudulite.errors import CorruptionError
 from kudulite.model.key_array import KeyArray, Side, fitted_bound, searched_in_order
 from kudulite.storage.checked_json import check_crc32, check_format_version
-from kudulite.storage.object_path import as_path
 from kudulite.storage.storage import FileRef, Sink, Storage
 from kudulite.storage.storage_error import arrow_errors
 
@@ -107,7 +106,7 @@ class KeyIndex:
         A file of `verified` is not verified again.
         """
         self._storage = storage
-        self.path, self._path_text = as_path(str(path)), str(path)
+        self.path, self._path_text = path, str(path)
         self.ref = ref
         self._row_count_expected = row_count
         self._verified = VerifiedParts() if verified is None else verified

@@ -47,7 +47,6 @@ from kudulite.errors import ConflictError, CorruptionError, StorageError, TableN
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.storage.checked_json import stored_crc32
 from kudulite.storage.names import HINT_NAME, MANIFEST_FOLDER, version_name
-from kudulite.storage.object_path import as_path
 from kudulite.storage.storage import Storage
 
 # Each lost race is another writer's success; so many in a row mean that something is wrong.
@@ -266,7 +265,7 @@ class VersionChain:
 
     def path(self, version: int) -> Path:
         """Return the path of a version's file."""
-        return as_path(self._version_path(version))
+        return self.folder / MANIFEST_FOLDER / version_name(version)
 
     def _version_path(self, version: int) -> str:
         return f"{self.manifest_folder}/{version_name(version)}"

@@ -73,7 +73,7 @@ from kudulite.model.aliases import Rows
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.schema import Schema, schema_from_arrow
 from kudulite.storage.address import parse_address
-from kudulite.storage.object_path import as_path
+from kudulite.storage.storage import as_path
 from kudulite.table.environment import Environment, environment_at
 from kudulite.table.present import present
 from kudulite.table.table_store import TableStore

@@ -41,7 +41,7 @@ from kudulite.model.types import parse_type
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
 from kudulite.storage.address import parse_address
 from kudulite.storage.json_form import JsonForm, Stored
-from kudulite.storage.object_path import as_path
+from kudulite.storage.storage import as_path
 from kudulite.table.environment import environment_at
 from kudulite.table.read_request import (
     Read,

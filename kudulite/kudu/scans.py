@@ -27,7 +27,7 @@ from kudulite.kudu.errors import KuduInvalidArgument, in_kudu_terms
 from kudulite.kudu.schema import ColumnSchema, PartialRow, Schema
 from kudulite.kudu.util import to_utc
 from kudulite.model.condition import ColumnExpression, Predicate
-from kudulite.storage.object_path import as_path
+from kudulite.storage.storage import as_path
 
 LEADER_ONLY, CLOSEST_REPLICA, FIRST_REPLICA = 0, 1, 2
 READ_LATEST, READ_AT_SNAPSHOT, READ_YOUR_WRITES = 0, 1, 2

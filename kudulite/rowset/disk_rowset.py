@@ -64,7 +64,6 @@ from kudulite.rowset.row_images import ApplierMemo
 from kudulite.rowset.rowset import Block, RowSet, cell_value, constant
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.scan_spec import ScanSpec, View
-from kudulite.storage.object_path import as_path
 from kudulite.storage.storage import Storage, check_content
 
 # Bytes that are counted in the block cache.
@@ -338,7 +337,8 @@ class DiskRowSet(RowSet):
         return self._cache.storage
 
     def _load_key_index(self) -> tuple[KeyIndex, int]:
-        path, ref = as_path(self._key_index_path), self.meta.key_index
+        ref = self.meta.key_index
+        path = self.folder / ref.name
         index = KeyIndex(self.storage, path, ref, self.meta.row_count, self._cache.verified)
         return index, index.nbytes + kept_bytes(ref)
 
@@ -347,7 +347,8 @@ class DiskRowSet(RowSet):
         return bloom
 
     def _load_bloom(self) -> tuple[BloomFilter, int]:
-        path, ref = as_path(self._bloom_path), self.meta.bloom
+        ref = self.meta.bloom
+        path = self.folder / ref.name
         content = self.storage.open(path, ref).read_buffer(ref.length)
         if not self._cache.verified.has(self._bloom_path, ref):
             check_content(path, content, ref)
@@ -360,7 +361,7 @@ class RowSetDeltas:
 
     def __init__(self, meta: RowSetMeta, folder: Path, cache: BlockCache) -> None:
         self._meta = meta
-        self._folder = str(folder)
+        self._folder, self._folder_text = folder, str(folder)
         self._cache = cache
         self.timestamp_max = max((m.timestamp_max for m in (*meta.redo, *meta.undo)), default=0)
         self._appliers = ApplierMemo(self.timestamp_max)
@@ -379,12 +380,12 @@ class RowSetDeltas:
         return [self._file(m) for m in self._meta.undo], [self._file(m) for m in self._meta.redo]
 
     def _file(self, meta: DeltaFileMeta) -> DeltaFile:
-        path = f"{self._folder}/{meta.ref.name}"  # a Path takes longer than all the rest
+        path = f"{self._folder_text}/{meta.ref.name}"  # a Path takes longer than all the rest
 
         def load() -> tuple[DeltaFile, int]:
             nbytes = _DELTA_ROW_BYTES * meta.row_count + kept_bytes(meta.ref)
             storage, row_count = self._cache.storage, self._meta.row_count
-            return DeltaFile(storage, as_path(path), meta, row_count), nbytes
+            return DeltaFile(storage, self._folder / meta.ref.name, meta, row_count), nbytes
 
         file: DeltaFile = self._cache.get_or_load(path, load)
         return file

@@ -9,13 +9,12 @@ one slash of two, so a `Path` of such a text would be shown, and read again, as 
 ObjectPath is a path with the two slashes in its text. It has no methods that look at files: a
 storage does that.
 
-**Invariants**: `as_path(str(path))` equals `path`, for a path of either kind.
+**Invariants**: a path made of the text of another one equals it; see `as_path` of storage.py.
 """
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
-from typing import cast
+from pathlib import PurePosixPath
 
 
 class ObjectPath(PurePosixPath):
@@ -33,9 +32,3 @@ class ObjectPath(PurePosixPath):
     def __fspath__(self) -> str:
         """Return the address."""
         return str(self)
-
-
-def as_path(text: str) -> Path:
-    """Return the path of a text that a path has given: of a directory, or of a bucket."""
-    # The layers above use nothing of a Path that a pure path does not have.
-    return cast(Path, ObjectPath(text)) if "://" in text else Path(text)

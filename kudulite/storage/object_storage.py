@@ -45,9 +45,9 @@ from kudulite.errors import NotSupportedError, OptionError, StorageError
 from kudulite.storage.address import StorageAddress
 from kudulite.storage.names import MANIFEST_FOLDER
 from kudulite.storage.object_errors import is_panic, reason, store_errors
-from kudulite.storage.object_path import ObjectPath, as_path
+from kudulite.storage.object_path import ObjectPath
 from kudulite.storage.open_file import DurableSteps
-from kudulite.storage.storage import Directory, FileRef, Listed, check_same_length
+from kudulite.storage.storage import Directory, FileRef, Listed, as_path, check_same_length
 from kudulite.storage.storage_error import storage_error
 from kudulite.storage.storage_options import AZURE, GOOGLE, S3, Service, StorageOptions
 from kudulite.storage.table_folders import FOLDERS_NAME, TableFolders

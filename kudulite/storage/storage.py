@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, cast
 
 import pyarrow as pa
 
@@ -35,6 +35,7 @@ from kudulite.errors import CorruptionError
 from kudulite.storage.address import StorageAddress
 from kudulite.storage.checked_json import check_crc32
 from kudulite.storage.json_form import JsonForm, Stored
+from kudulite.storage.object_path import ObjectPath
 from kudulite.storage.open_file import AppendFile
 
 # A longer file is mapped where that is possible: opening it then reads and keeps nothing.
@@ -270,6 +271,12 @@ class Directory(Protocol):
 
     def is_writable(self, path: str | Path) -> bool:
         """Whether this process may write to a file that is there."""
+
+
+def as_path(text: str) -> Path:
+    """Return the path of a text that a path has given: of a directory, or of a bucket."""
+    # The layers above use nothing of a Path that a pure path does not have.
+    return cast(Path, ObjectPath(text)) if "://" in text else Path(text)
 
 
 def read_verified(storage: Storage, path: Path, ref: FileRef) -> bytes:

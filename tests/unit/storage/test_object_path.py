@@ -8,7 +8,8 @@ from pathlib import Path, PurePath
 
 import pytest
 
-from kudulite.storage.object_path import ObjectPath, as_path
+from kudulite.storage.object_path import ObjectPath
+from kudulite.storage.storage import as_path
 
 ROOT = ObjectPath("s3://bucket/pre fix")
 PATHS = {
