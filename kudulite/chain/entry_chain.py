@@ -24,13 +24,14 @@ The log of the table is the records behind `log_start`, whose positions are thei
 **Invariants**: (1) entries are numbered without gaps and removed from the oldest on; (2) each entry
 has the CRC of the one before it; (3) an entry's timestamp is above that of the one before.
 
-**Threads**: any. `_entries` is replaced, never changed.
+**Threads**: any. `_entries` is replaced, never changed, and under the mutex never by older ones.
 """
 
 from __future__ import annotations
 
 import errno
 import itertools
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -130,6 +131,7 @@ class EntryChain(VersionChain):
     """The versions and records of the table in `folder`."""
 
     _entries: Entries | None = field(default=None, repr=False)
+    _mutex: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     # -- finding and reading
 
@@ -224,12 +226,14 @@ class EntryChain(VersionChain):
 
     def _noted(self, found: Entries) -> Entries:
         """Keep the newest entries that any thread has found; return `found`."""
-        known = self._entries
-        if known is None or known.number <= found.number:
+        with self._mutex:
+            known = self._entries
+            if known is not None and known.number > found.number:
+                return found
             self._entries = found
-            if known is None or known.manifest is not found.manifest:
-                self._table_id = found.manifest.table_id
-                self.on_newest(found.manifest)
+        if known is None or known.manifest is not found.manifest:
+            self._table_id = found.manifest.table_id
+            self.on_newest(found.manifest)
         return found
 
     def crc32_of(self, version: int) -> int | None:
@@ -296,6 +300,7 @@ class EntryChain(VersionChain):
 
     def begin(self, manifest: Manifest) -> Manifest | None:
         """Publish version 1 of a new table; None where another one was created meanwhile."""
+        manifest = replace(manifest, log_end=position_after(manifest.version))
         content = manifest.encode()
         if not self.storage.put_if_absent(self.path(manifest.version), content):
             return None

@@ -27,7 +27,7 @@ from kudulite.errors import LockTimeoutError
 from kudulite.model.hybrid_time import Clock
 from kudulite.storage.storage import Listed
 from kudulite.table.table_log import LogState, LostRaceError, Turn
-from kudulite.table.table_memory import TableMemory
+from kudulite.table.table_memory import SupersededError, TableMemory
 from kudulite.wal.commit_format import LoggedCommit
 from kudulite.wal.log_reader import LogTail
 from kudulite.wal.segment import LogPosition
@@ -148,9 +148,15 @@ class ChainLog:
         return True
 
     def read(self, table_id: str, start: LogPosition, end: LogPosition | None) -> LogTail:
-        """Return the commits of the records between two positions."""
+        """Return the commits of the records between two positions.
+
+        Raises SupersededError where a newer version has some of them in rowsets.
+        """
         found = self.chain.last_entries()
-        stop = position_after(found.number) if end is None else end
+        newest = position_after(found.number)
+        stop = newest if end is None else end
+        if found.manifest.log_start > start or stop > newest:
+            raise SupersededError
         commits: list[LoggedCommit] = []
         for record in found.records:
             if start.segment < record.number <= stop.segment:
@@ -160,7 +166,9 @@ class ChainLog:
     # -- in a turn
 
     def is_settled(self, turn: Turn, memory: TableMemory) -> bool:
-        """Whether memory has all entries that the turn follows."""
+        """Whether memory has all entries that the turn follows; where it has more, the turn lost."""
+        if memory.end > turn.log_end:
+            raise LostRaceError
         return memory.end == turn.log_end
 
     def settle(self, turn: Turn, manifest: Manifest) -> LogPosition:

@@ -72,6 +72,7 @@ class Present(NamedTuple):
         Raises SupersededError unless the version is still the newest.
         """
         if not self.memory.has_rows(entry.id, self.manifest.log_start):
+            self.memory.check_follows(self.manifest)  # a newer version may have its rows
             return None
         return self.memory.stores(store.tablet(entry), self.manifest)
 

@@ -218,12 +218,18 @@ class TableMemory:
             ]
             return max(before, default=self._manifest.log_start)
 
+    def check_follows(self, manifest: Manifest) -> None:
+        """Raise SupersededError where memory is of a newer version than this one."""
+        if manifest.version < self._manifest.version:
+            raise SupersededError
+
     def stores(self, tablet: Tablet, manifest: Manifest) -> MemStores | None:
         """Return the memory of a tablet of a version, with all its rows; None if there are none.
 
         Raises CorruptionError; SupersededError if the version is not the newest.
         """
         if not self.has_rows(tablet.id, manifest.log_start):
+            self.check_follows(manifest)
             return None
         known = self.writable_stores(tablet, manifest)
         return known if known.row_count else None

@@ -268,8 +268,8 @@ class MemStores:
     def apply(self, appended: Sequence[AppendedRecord], end: LogPosition) -> None:
         """Apply the records of a frame just appended to the log, up to `end`, oldest first."""
         with self.mutex:
-            if self.end == end:
-                return  # a reader's thread has already read the frame from the log
+            if self.end >= end:
+                return  # a reader's thread has already read it from the log, and maybe more
             try:
                 for each in appended:
                     self._add_waiting(each)
