@@ -33,15 +33,20 @@ import errno
 import itertools
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kudulite.chain.folder import how_to_recall
 from kudulite.chain.manifest import Manifest
-from kudulite.chain.record_entry import RecordEntry, position_after
+from kudulite.chain.record_entry import (
+    RecordEntry,
+    new_record_id,
+    position_after,
+    record_writer,
+)
 from kudulite.chain.version_chain import VersionChain
 from kudulite.errors import CorruptionError, StorageError, TableNotFoundError
+from kudulite.model.hybrid_time import LOGICAL_BITS
 from kudulite.storage.checked_json import stored_crc32
 from kudulite.storage.names import HINT_NAME, soft_deleted_of
 
@@ -50,6 +55,9 @@ ENTRY_SECONDS = 3600.0
 _SURE_SECONDS = ENTRY_SECONDS / 6
 # Where so many looks end at an entry that is not there any more, something else is wrong.
 _LOOKS_MAX = 100
+_RECENT_MAX = 32
+_LATELY = 5_000_000 << LOGICAL_BITS  # 5 s
+_WAIT_SECONDS_MAX = 2.0
 
 Entry = Manifest | RecordEntry
 
@@ -63,7 +71,7 @@ class Entries:
     """The chain up to the entry `number`: the newest version, and the records behind its log start.
 
     `crc32` and `timestamp` are those of the newest entry, and `seen` the moment, of two clocks, at
-    which it was the newest.
+    which it was the newest. `recent` are the writers and times of the last records.
     """
 
     manifest: Manifest
@@ -72,6 +80,7 @@ class Entries:
     timestamp: int
     records: tuple[RecordEntry, ...]
     seen: tuple[float, float] = field(compare=False)
+    recent: tuple[tuple[str, int], ...] = ()
 
     @property
     def has_ended(self) -> bool:
@@ -104,6 +113,7 @@ class Entries:
                 timestamp=max(self.timestamp, entry.timestamp),
                 records=records,
                 seen=seen,
+                recent=(*self.recent[1 - _RECENT_MAX :], (entry.writer, entry.timestamp)),
             )
         start = entry.log_start.segment
         return Entries(
@@ -113,6 +123,7 @@ class Entries:
             timestamp=max(self.timestamp, entry.timestamp, entry.versions.timestamp),
             records=tuple(record for record in self.records if record.number > start),
             seen=seen,
+            recent=self.recent,
         )
 
 
@@ -131,6 +142,7 @@ class EntryChain(VersionChain):
     """The versions and records of the table in `folder`."""
 
     _entries: Entries | None = field(default=None, repr=False)
+    _appended: float = field(default=-_WAIT_SECONDS_MAX, repr=False)
     _mutex: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     # -- finding and reading
@@ -332,14 +344,29 @@ class EntryChain(VersionChain):
         record = RecordEntry(
             table_id=before.manifest.table_id,
             number=before.number + 1,
-            id=uuid.uuid4().hex,
+            id=new_record_id(),
             version=before.manifest.version,
             timestamp=timestamp,
             previous_crc32=before.crc32,
             commits=RecordEntry.text_of(commits),
             is_end=is_end,
         )
-        return self._created(before, record)
+        made = self._created(before, record)
+        if made is not None:
+            self._appended = time.monotonic()
+        return made
+
+    def seconds_to_wait(self) -> float:
+        """Return how long to let others go first: as many as have appended lately, each once."""
+        known = self._entries
+        if known is None or len(known.recent) < 2:
+            return 0.0
+        last = known.recent[-1][1]
+        recent = [(writer, stamp) for writer, stamp in known.recent if last - stamp < _LATELY]
+        others = len({writer for writer, _ in recent} - {record_writer()})
+        seconds = (last - recent[0][1] >> LOGICAL_BITS) / 1e6 / max(1, len(recent) - 1)
+        wait_seconds = min(others * seconds, _WAIT_SECONDS_MAX)
+        return self._appended + wait_seconds - time.monotonic()
 
     def _created(self, before: Entries, entry: Entry) -> Entries | None:
         number, content = before.number + 1, entry.encode()

@@ -7,8 +7,8 @@
 
 `version` is the number of the newest version before it, and `timestamp` at or above those of its
 commits. A record without commits says that no later entry has a time up to its own. One with
-"is_end": true says that the table was deleted: nobody may follow it, but a recall. `id` is random:
-no two writers make the same bytes, so a writer knows its own record when it reads it again.
+"is_end": true says that the table was deleted: nobody may follow it, but a recall. `id` is random,
+so a writer knows its own record when it reads it again; its first digits are those of the process.
 
 **Invariants**: a record's timestamp is above that of the entry before it.
 """
@@ -17,6 +17,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
+import os
+import uuid
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -34,6 +37,7 @@ from kudulite.wal.commit_format import LoggedCommit, decode_commits
 from kudulite.wal.segment import SEGMENT_HEADER_BYTES, LogPosition
 
 RECORD_VERSION = 1  # on disk: a change of meaning raises it
+_WRITER_DIGITS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +53,11 @@ class RecordEntry(JsonForm):
     commits: str
     is_end: Annotated[bool, Stored(may_be_absent=True)] = False
     file_crc32: Annotated[int | None, Stored(is_kept=False)] = field(default=None, compare=False)
+
+    @property
+    def writer(self) -> str:
+        """The digits of the process that made the record."""
+        return self.id[:_WRITER_DIGITS]
 
     @staticmethod
     def text_of(commits: bytes) -> str:
@@ -89,6 +98,21 @@ class RecordEntry(JsonForm):
                 position_after(self.number),
             )
         return commits
+
+
+def new_record_id() -> str:
+    """Return a new id: the digits of this process, then random ones."""
+    return record_writer() + uuid.uuid4().hex[: 32 - _WRITER_DIGITS]
+
+
+def record_writer() -> str:
+    """Return the digits of this process in the ids of its records."""
+    return _writer_of(os.getpid())
+
+
+@functools.cache
+def _writer_of(_process_id: int) -> str:
+    return uuid.uuid4().hex[:_WRITER_DIGITS]
 
 
 def position_after(number: int) -> LogPosition:

@@ -5,6 +5,10 @@ next one. Where another writer has created that, the attempt has failed, and the
 at the newest entry. Each failure is the success of another writer. An own entry moves the turn on,
 so a turn may have several.
 
+Of several processes that append, the one that has won would win again, because it is the first to
+know the newest entry. So a process that has appended lets as many entries pass, by the clock, as
+there are other writers among the last ones (`EntryChain.seconds_to_wait`).
+
 A turn of rows begins where this process has left the chain, without a look for newer entries: the
 creation of its entry shows that there were none. A turn that creates none has to look before it
 reports a row error.
@@ -32,6 +36,10 @@ from kudulite.wal.commit_format import LoggedCommit
 from kudulite.wal.log_reader import LogTail
 from kudulite.wal.segment import LogPosition
 
+# A cold reader gets these side by side, and a flush folds them.
+RECORDS_MAX = 64
+_FLUSH_EACH = 16
+
 
 @dataclass
 class ChainTurn:
@@ -49,7 +57,11 @@ class ChainTurn:
     def __enter__(self) -> ChainTurn:
         self._deadline = time.monotonic() + self.timeout_seconds
         self._lost_count = 0
-        self._entries = self.chain.last_entries() if self.goes_on else self.chain.entries()
+        wait_seconds = self.chain.seconds_to_wait() if self.goes_on else 0.0
+        if wait_seconds > 0:
+            time.sleep(min(wait_seconds, self.timeout_seconds))
+        goes_on = self.goes_on and wait_seconds <= 0
+        self._entries = self.chain.last_entries() if goes_on else self.chain.entries()
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -166,7 +178,10 @@ class ChainLog:
     # -- in a turn
 
     def is_settled(self, turn: Turn, memory: TableMemory) -> bool:
-        """Whether memory has all entries that the turn follows; where it has more, the turn lost."""
+        """Whether memory has all entries that the turn follows.
+
+        Where it has more, the turn has lost.
+        """
         if memory.end > turn.log_end:
             raise LostRaceError
         return memory.end == turn.log_end
@@ -234,6 +249,14 @@ class ChainLog:
     def files_before(self, segment: int) -> list[Listed]:
         """Return none: the entries are removed with the versions."""
         return []
+
+    def has_grown_long(self) -> bool:
+        """Whether a flush should fold the records, each of which is a request of a cold reader.
+
+        After one append in sixteen, so that many processes do not begin it at once.
+        """
+        count = len(self.chain.last_entries().records)
+        return count >= RECORDS_MAX and count % _FLUSH_EACH == 0
 
     @property
     def nbytes(self) -> int:

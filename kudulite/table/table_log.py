@@ -176,6 +176,9 @@ class TableLog(Protocol):
     def files_before(self, segment: int) -> list[Listed]:
         """Return the files of the log that have nothing from a segment on."""
 
+    def has_grown_long(self) -> bool:
+        """Whether the last append makes this process the one that should flush the table."""
+
     @property
     def nbytes(self) -> int:
         """The bytes of the log in storage."""

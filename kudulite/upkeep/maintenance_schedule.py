@@ -98,7 +98,7 @@ def flush_when_needed(store: TableStore, before: int, after: int) -> None:
     A failed flush is tried again later: the rows are in the log.
     """
     limit = store.environment.flush_bytes
-    is_large = after // limit > before // limit
+    is_large = after // limit > before // limit or store.log.has_grown_long()
     is_far_too_large = after >= HARD_LIMIT_FACTOR * limit
     background, key = store.environment.background, (store.folder, FLUSH)
     if not is_large and not is_far_too_large and background.is_scheduled(key):
