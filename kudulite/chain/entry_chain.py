@@ -80,7 +80,7 @@ class Entries:
     timestamp: int
     records: tuple[RecordEntry, ...]
     seen: tuple[float, float] = field(compare=False)
-    recent: tuple[tuple[str, int], ...] = ()
+    recent: tuple[tuple[str, int], ...] = field(default=(), compare=False)
 
     @property
     def has_ended(self) -> bool:

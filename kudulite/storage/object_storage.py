@@ -43,7 +43,7 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from kudulite.errors import NotSupportedError, OptionError, StorageError
 from kudulite.storage.address import StorageAddress
-from kudulite.storage.names import MANIFEST_FOLDER
+from kudulite.storage.names import version_of
 from kudulite.storage.object_errors import is_panic, reason, store_errors
 from kudulite.storage.object_path import ObjectPath
 from kudulite.storage.open_file import DurableSteps
@@ -600,7 +600,7 @@ class ObjectStorage(DurableSteps):
         for key in _below(folders.newest(), folders.key(folder)):
             place = folders.place(folders.root / key)
             files = sorted(self.files_below(place), key=lambda file: file.path.name)
-            last = [file for file in files if file.path.parent.name == MANIFEST_FOLDER][-1:]
+            last = [file for file in files if version_of(file.path.name) is not None][-1:]
             is_young = bool(last) and last[0].age_seconds < LAST_ENTRY_SECONDS
             for file in files:
                 if not is_young or file != last[0]:

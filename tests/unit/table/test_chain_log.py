@@ -1,0 +1,163 @@
+"""Turns in the chain: whoever loses takes his turn again on what the winner has left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kudulite.chain import entry_chain
+from kudulite.chain.entry_chain import EntryChain
+from kudulite.errors import KuduliteError, LockTimeoutError
+from kudulite.table.chain_log import RECORDS_MAX, ChainLog, ChainTurn
+from kudulite.table.table_log import LostRaceError
+from tests.support.tables.core_tables import stored
+from tests.support.tables.object_tables import ObjectTables, rows
+
+
+@pytest.fixture
+def objects() -> ObjectTables:
+    """A store in memory."""
+    return ObjectTables()
+
+
+def test_a_turn_that_lost_is_taken_again(objects: ObjectTables):
+    """Its body sees what came first, and its own entries do not stop it."""
+    table = objects.new_table()
+    other = objects.client().table("t")
+    seen = []
+
+    def body(turn: ChainTurn) -> int:
+        seen.append(turn.newest().version)
+        if len(seen) < 3:
+            other.upsert(rows(len(seen)))
+        turn.advance_safe_timestamp(turn.safe_timestamp + 1)
+        turn.advance_safe_timestamp(turn.safe_timestamp + 1)
+        return turn.entries.number
+
+    assert table._store.in_turn("test", body) == 5
+    assert seen == [1, 2, 3]
+
+
+def test_an_error_of_a_turn_that_lost_is_not_reported(objects: ObjectTables):
+    """What it was made of may not be so any more; an error of the newest state is."""
+    table, count = objects.new_table(), 0
+    other = objects.client().table("t")
+
+    def body(turn: ChainTurn) -> str:
+        nonlocal count
+        count += 1
+        if count == 1:
+            other.upsert(rows(1))
+            raise KuduliteError("of the past")
+        return "done"
+
+    assert table._store.in_turn("test", body) == "done"
+
+    def failing(turn: ChainTurn) -> None:
+        raise KuduliteError("of the present")
+
+    with pytest.raises(KuduliteError, match="of the present"):
+        table._store.in_turn("test", failing)
+
+
+def test_a_turn_gives_up_after_its_time(objects: ObjectTables):
+    """The error says how often others were faster."""
+    table = objects.new_table()
+
+    def body(turn: ChainTurn) -> None:
+        raise LostRaceError
+
+    with pytest.raises(LockTimeoutError, match=r"'t': in 0.01 s other writers were faster \d+ tim"):
+        table._store.in_turn("test", body, 0.01)
+
+
+Write = Callable[[ObjectTables], object]
+
+
+@pytest.mark.parametrize("small", [0, 1000])
+def test_what_others_wrote_counts_for_row_errors(objects: ObjectTables, small: int):
+    """A refusal appends nothing, so the turn looks before it reports."""
+    one = objects.client(small_write_rows_max=small)
+    table = objects.new_table(one)
+    table.insert(rows(1, 2))
+    other = objects.client(small_write_rows_max=small).table("t")
+    other.delete(rows(1).select(["k"]))
+    table.insert(rows(1, v=5))
+    assert other.insert_ignore(rows(1, v=7)).ignored == 1
+    table.delete(rows(2).select(["k"]))
+    assert other.update_ignore(rows(2, v=7)).ignored == 1
+    assert stored(table) == stored(other) == [(1, 5)]
+
+
+def test_sessions_of_two_processes_see_each_other(objects: ObjectTables):
+    """Row by row, also where an operation is refused by what the other wrote."""
+    clients = [objects.client(), objects.client()]
+    tables = [objects.new_table(clients[0]), clients[1].table("t")]
+    sessions = [client.new_session() for client in clients]
+    for number in range(6):
+        which = number % 2
+        sessions[which].apply(tables[which].new_insert({"k": number // 2, "v": which}))
+        try:
+            sessions[which].flush()
+        except KuduliteError:
+            assert which == 1
+            assert len(sessions[1].get_pending_errors()[0]) == 1
+        else:
+            assert which == 0
+    assert stored(tables[1]) == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_records_are_folded_by_one_of_the_writers(objects: ObjectTables):
+    """After one append in sixteen, from a number on."""
+    table = objects.new_table()
+    log = table._store.log
+    assert isinstance(log, ChainLog)
+    grown = []
+    for number in range(1, RECORDS_MAX + 17):
+        table._store.in_turn("test", log.fence)
+        grown += [number] if log.has_grown_long() else []
+    assert grown == [RECORDS_MAX, RECORDS_MAX + 16]
+    assert log.nbytes == 0
+
+
+def test_a_process_that_has_won_lets_the_others_go_first(
+    objects: ObjectTables, monkeypatch: pytest.MonkeyPatch
+):
+    """One that is alone waits for nobody."""
+    table = objects.new_table()
+    chain = table._store.chain
+    assert isinstance(chain, EntryChain)
+
+    def append(writer: str) -> None:
+        monkeypatch.setattr(entry_chain, "new_record_id", lambda: writer * 32)
+        entries = chain.entries()
+        chain.append(entries, b"", entries.timestamp + (100_000 << 12))
+
+    monkeypatch.setattr(entry_chain, "record_writer", lambda: "a" * 12)
+    for _ in range(3):
+        append("a")
+    assert chain.seconds_to_wait() <= 0
+    for writer in "bca":
+        append(writer)
+    assert 0.1 < chain.seconds_to_wait() < 0.3
+
+
+def test_deleted_tables_refuse_those_who_have_them_open(objects: ObjectTables):
+    """Until they are recalled; one of the same name is another table."""
+    client = objects.client()
+    table = objects.new_table(client)
+    table.upsert(rows(1))
+    other = objects.client().table("t")
+    deleted = client.soft_delete_table("t", 1000)
+    for action in (lambda: other.upsert(rows(2)), lambda: other.scan().count()):
+        with pytest.raises(KuduliteError, match=r"was deleted; .*recall_table"):
+            action()
+    recalled = client.recall_table(deleted.id)
+    other.upsert(rows(2))
+    assert stored(recalled) == [(1, 0), (2, 0)]
+    client.delete_table("t")
+    made = objects.new_table(client)
+    with pytest.raises(KuduliteError, match="'t' at .* was deleted"):
+        other.upsert(rows(3))
+    assert stored(made) == []
