@@ -19,6 +19,9 @@ Collections leave an entry for at least `ENTRY_SECONDS` after it was superseded.
 a part of that has passed since this process has seen that n was the newest, n is there, and is not
 asked for.
 
+Where rows have to be gone at once, an entry is *erased*: its file gets another content, a record
+without rows. Its CRC is not the one that the next entry names, so nobody follows it.
+
 The log of the table is the records behind `log_start`, whose positions are their numbers.
 
 **Invariants**: (1) entries are numbered without gaps and removed from the oldest on; (2) each entry
@@ -48,7 +51,7 @@ from kudulite.chain.version_chain import VersionChain
 from kudulite.errors import CorruptionError, StorageError, TableNotFoundError
 from kudulite.model.hybrid_time import LOGICAL_BITS
 from kudulite.storage.checked_json import stored_crc32
-from kudulite.storage.names import HINT_NAME, soft_deleted_of
+from kudulite.storage.names import HINT_NAME, soft_deleted_of, version_name
 
 # At least so long after it was superseded an entry stays.
 ENTRY_SECONDS = 3600.0
@@ -125,6 +128,10 @@ class Entries:
             seen=seen,
             recent=self.recent,
         )
+
+
+def _is_erased(entry: Entry) -> bool:
+    return isinstance(entry, RecordEntry) and entry.is_erased
 
 
 def _now() -> tuple[float, float]:
@@ -258,41 +265,76 @@ class EntryChain(VersionChain):
         entry = self._entry(manifest.version - 1)
         if entry is None or entry.file_crc32 != manifest.previous_crc32:
             return None
-        return self._version(entry.version) if isinstance(entry, RecordEntry) else entry
+        if isinstance(entry, Manifest):
+            return entry
+        return None if entry.is_erased else self._version(entry.version)
 
     def check_entry(self, version: int) -> None:
         """Read an entry and check that it follows the one before. Raises CorruptionError."""
         entry, path = self._entry(version), self.path(version)
+        before = self._entry(version - 1)
         if isinstance(entry, RecordEntry):
             entry.decode_commits(str(path))
-        found = self.crc32_of(version - 1)
-        if entry is not None and found is not None and found != entry.previous_crc32:
+        if entry is None or before is None or _is_erased(entry) or _is_erased(before):
+            return
+        if before.file_crc32 != entry.previous_crc32:
             raise CorruptionError(
                 f"{path}: follows an entry {version - 1} with another CRC than"
                 f" {self.path(version - 1).name} has; files of two tables or of two copies were"
                 " mixed: restore the manifest folder"
             )
 
-    def removable(
-        self, ages_seconds: Mapping[int, float], must_stay_before: Callable[[int], bool]
-    ) -> list[int]:
-        """Return the numbers of entries that a collection may remove, ascending.
+    def remove(
+        self,
+        ages_seconds: Mapping[int, float],
+        must_stay_before: Callable[[int], bool],
+        delete: Callable[[str], None],
+    ) -> int:
+        """Remove entries from the oldest on that nobody needs; return how many.
 
-        They are before the oldest version that is needed and before its log start, and each was
-        superseded `ENTRY_SECONDS` ago.
+        They are before the oldest version that is needed, and before its log start. One that was
+        superseded less than `ENTRY_SECONDS` ago stays, as its number must not be free yet, but
+        without its rows, and is no version any more.
         """
         oldest = self.newest()
         while oldest.version not in ages_seconds or must_stay_before(oldest.version):
             before = self.before(oldest)
             if before is None:
-                return []
+                break
             oldest = before
         last = min(oldest.log_start.segment, oldest.version - 1)
         pairs = itertools.pairwise(ages_seconds.items())
-        removable = itertools.takewhile(
-            lambda pair: pair[0][0] <= last and pair[1][1] >= ENTRY_SECONDS, pairs
+        found = [(number, age) for (number, _), (_, age) in pairs if number <= last]
+        removed = [n for n, _ in itertools.takewhile(lambda each: each[1] >= ENTRY_SECONDS, found)]
+        for number, _ in found[len(removed) :]:
+            self._erase(number, oldest.version)
+        for number in removed:
+            delete(version_name(number))
+        return len(removed)
+
+    def _erase(self, number: int, version: int) -> None:
+        """Put a record without rows in the place of an entry, unless it is there already."""
+        entry = self._entry(number)
+        if entry is None or _is_erased(entry):
+            return
+        erased = RecordEntry(
+            table_id=entry.table_id,
+            number=number,
+            id=new_record_id(),
+            version=version,
+            timestamp=max(entry.timestamp, 0),
+            previous_crc32=entry.previous_crc32 or 0,
+            commits="",
+            is_erased=True,
         )
-        return [number for (number, _), _ in removable]
+        self.storage.put_hint(self.path(number), erased.encode())
+
+    def oldest(self) -> int:
+        """Return the number of the oldest version that is there."""
+        version = self.newest()
+        while (before := self.before(version)) is not None:
+            version = before
+        return version.version
 
     def newest(self) -> Manifest:
         """Return the newest version. Raises TableNotFoundError where there is none."""

@@ -7,7 +7,8 @@
 
 `version` is the number of the newest version before it, and `timestamp` at or above those of its
 commits. A record without commits says that no later entry has a time up to its own. One with
-"is_end": true says that the table was deleted: nobody may follow it, but a recall. `id` is random,
+"is_end": true says that the table was deleted: nobody may follow it, but a recall. One with
+"is_erased": true is in the place of an entry whose rows had to be gone. `id` is random,
 so a writer knows its own record when it reads it again; its first digits are those of the process.
 
 **Invariants**: a record's timestamp is above that of the entry before it.
@@ -52,6 +53,7 @@ class RecordEntry(JsonForm):
     previous_crc32: int
     commits: str
     is_end: Annotated[bool, Stored(may_be_absent=True)] = False
+    is_erased: Annotated[bool, Stored(may_be_absent=True)] = False
     file_crc32: Annotated[int | None, Stored(is_kept=False)] = field(default=None, compare=False)
 
     @property

@@ -227,17 +227,28 @@ class VersionChain:
             raise
         return found if manifest.previous_crc32 in (None, found.file_crc32) else None
 
-    def removable(
-        self, ages_seconds: Mapping[int, float], must_stay_before: Callable[[int], bool]
-    ) -> list[int]:
-        """Return the numbers that a collection may remove, ascending from the oldest on.
+    def remove(
+        self,
+        ages_seconds: Mapping[int, float],
+        must_stay_before: Callable[[int], bool],
+        delete: Callable[[str], None],
+    ) -> int:
+        """Remove versions from the oldest on, up to one that is needed; return how many.
 
         `ages_seconds` has all numbers, ascending, and how long each has been there. A version is
-        needed where it `must_stay_before` its successor.
+        needed where it `must_stay_before` its successor. `delete` removes a file of the folder.
         """
-        pairs = itertools.pairwise(ages_seconds)
-        removable = itertools.takewhile(lambda pair: not must_stay_before(pair[1]), pairs)
-        return [version for version, _ in removable]
+        count = 0
+        for version, successor in itertools.pairwise(ages_seconds):
+            if must_stay_before(successor):
+                break
+            delete(version_name(version))
+            count += 1
+        return count
+
+    def oldest(self) -> int:
+        """Return the number of the oldest version that is there."""
+        return self.numbers()[0]
 
     def pinned(self, version: int, crc32: int | None) -> Manifest:
         """Read a version, unless the file on disk has `crc32` and is the one that was seen last."""

@@ -45,7 +45,6 @@ from kudulite.storage.names import (
     WRITES_FOLDER,
     is_of_tablet,
     is_temporary,
-    version_name,
     version_of,
     write_of,
     write_prefix,
@@ -291,10 +290,7 @@ def _collect_versions(store: TableStore, grace_seconds: float) -> int:
             is_young = max(0.0, ages[successor]) < grace_seconds
             return is_young or bool(open_now.pinning(successor))
 
-        removable = store.chain.removable(ages, must_stay_before)
-        for version in removable:
-            folder.delete(version_name(version))
-    return len(removable)
+        return store.chain.remove(ages, must_stay_before, folder.delete)
 
 
 def _collect_tablets(store: TableStore, kept: KeptFiles) -> None:

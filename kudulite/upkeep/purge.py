@@ -86,7 +86,7 @@ def purge_keys(store: TableStore, keys: Mapping[str, KeyArray]) -> PurgeReport:
         pinning = OpenWrites.of(store).pinning(version)
         # Upkeep that has begun meanwhile may pin the version before for a moment.
         is_pinned = any(record.work not in UPKEEP for record in pinning)
-        if is_pinned or store.chain.numbers()[0] >= version or time.monotonic() > deadline:
+        if is_pinned or store.chain.oldest() >= version or time.monotonic() > deadline:
             break
     _make_removals_durable(store, keys)
     return PurgeReport(

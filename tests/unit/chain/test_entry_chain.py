@@ -13,6 +13,7 @@ from kudulite.chain.entry_chain import ENTRY_SECONDS, EntryChain
 from kudulite.chain.record_entry import RecordEntry
 from kudulite.client.table import Table
 from kudulite.errors import CorruptionError, TableNotFoundError
+from kudulite.storage.names import version_name
 from kudulite.table.table_store import TableStore
 from tests.support.tables.core_tables import stored
 from tests.support.tables.object_tables import ObjectTables, rows
@@ -38,9 +39,15 @@ def append(chain: EntryChain) -> int | None:
 
 
 @pytest.fixture
-def table() -> Table:
+def objects() -> ObjectTables:
+    """A store in memory."""
+    return ObjectTables()
+
+
+@pytest.fixture
+def table(objects: ObjectTables) -> Table:
     """An empty table: version 1."""
-    return ObjectTables().new_table()
+    return objects.new_table()
 
 
 @pytest.fixture
@@ -150,17 +157,49 @@ def test_a_swapped_or_foreign_entry_is_damage(table: Table):
         fresh(table).entries()
 
 
-def test_only_entries_that_nobody_needs_are_removable(table: Table):
-    """Records that are in rowsets, before the oldest version that must stay; each old enough."""
+def test_only_entries_that_nobody_needs_are_removed(table: Table):
+    """Records that are in rowsets, before the oldest version that must stay.
+
+    One that is young stays, without its rows, and nobody follows it.
+    """
     chain = chain_of(table)
     append(chain)
-    table.upsert(rows(1))  # version 3, whose log starts at 2 or before
+    table.upsert(rows(1))  # version 3
+    append(chain)
     ages = dict.fromkeys(chain.numbers(), 2 * ENTRY_SECONDS)
-    last = chain.newest().log_start.segment
-    assert chain.removable(ages, lambda _: False) == list(range(1, min(last, 2) + 1))
-    assert chain.removable(ages, lambda _: True) == []
-    young = dict.fromkeys(ages, 1.0)
-    assert chain.removable(young, lambda _: False) == []
+    assert chain.newest().log_start.segment == 2
+    removed: list[str] = []
+    assert chain.remove(ages, lambda _: True, removed.append) == 0
+    assert chain.remove({1: 1e9, 2: 1e9, 3: 1.0, 4: 1.0}, lambda _: False, removed.append) == 1
+    assert removed == [version_name(1)]
+    assert chain.before(chain.newest()) is None  # entry 2 was erased
+    assert fresh(table).entries() == chain.entries() and chain.oldest() == 3
+    assert chain.remove(ages, lambda _: False, removed.append) == 2
+    assert removed[1:] == [version_name(1), version_name(2)]
+
+
+def test_rows_that_are_purged_are_in_no_entry(objects: ObjectTables):
+    """Their numbers stay, and those who have seen them go on at the newest entry."""
+    client = objects.client(small_write_rows_max=1000)
+    table = objects.new_table(client)
+    table.upsert(rows(1, 2, v=77))
+    other = objects.client(small_write_rows_max=1000).table("t")
+    assert stored(other) == [(1, 77), (2, 77)]
+    report = table.purge(rows(1).select(["k"]))
+    assert report.is_complete and report.row_count == 1
+    chain = chain_of(table)
+    assert chain.numbers()[0] == 1
+    with_rows = [
+        number
+        for number in chain.numbers()
+        if isinstance(entry := chain._entry(number), RecordEntry) and entry.commits
+    ]
+    assert with_rows == []
+    assert chain.oldest() == chain.newest().version
+    assert stored(other) == stored(objects.client().table("t")) == [(2, 77)]
+    other.upsert(rows(3))
+    assert stored(table) == [(2, 77), (3, 0)]
+    assert table.check().problems == ()
 
 
 def test_nobody_follows_the_end_of_a_deleted_table(table: Table):
