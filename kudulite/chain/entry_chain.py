@@ -336,6 +336,16 @@ class EntryChain(VersionChain):
             version = before
         return version.version
 
+    def exists(self) -> bool:
+        """Whether the folder holds a table."""
+        try:
+            self.entries()
+        except TableNotFoundError:
+            return False
+        except CorruptionError:  # each use of the table raises it
+            return bool(self.numbers())
+        return True
+
     def newest(self) -> Manifest:
         """Return the newest version. Raises TableNotFoundError where there is none."""
         return self.entries().manifest

@@ -177,7 +177,7 @@ class Client:
     def __init__(self, root: Path, environment: Environment) -> None:
         self.root = root
         self._environment = environment
-        if listed_versions(environment.storage, self.root):
+        if environment.storage.is_directory and listed_versions(environment.storage, self.root):
             raise UsageError(
                 f"{self.root} is the folder of a table, not a directory of tables; open the table"
                 f" with kudulite.open_table({str(self.root)!r}), or connect to {self.root.parent}"

@@ -123,20 +123,18 @@ def parse_address(given: object, options: Mapping[str, str] | None = None) -> Ad
 
 
 def path_of(given: object) -> Path:
-    """Return the absolute path of a directory that a user gave. Raises UsageError for a bucket."""
+    """Return the absolute path of a directory that a user gave.
+
+    Raises UsageError, and NotSupportedError for a bucket.
+    """
     address = parse_address(given)
-    check_is_supported(address.storage)
-    return address.path
-
-
-def check_is_supported(storage: StorageAddress) -> None:
-    """Raise NotSupportedError for a storage that cannot have tables."""
-    if storage.service is not None:
+    if address.storage.service is not None:
         raise NotSupportedError(
-            f"{storage}: kudulite keeps tables in directories of a POSIX file system and not"
-            f" yet on {storage.service.title}; give the path of a directory, and mount the storage"
-            " if it has to be remote (`kudulite doctor` tests whether a mount is safe)"
+            f"{_shown(str(given))}: this call works with directories, and {address.storage} is on"
+            f" {address.storage.service.title}; tables there are opened with kudulite.connect and"
+            " kudulite.open_table"
         )
+    return address.path
 
 
 def _directory(text: str, *, is_url: bool) -> Path:

@@ -374,7 +374,7 @@ class ObjectStorage(DurableSteps):
         if (folders := self._folders.get(folder)) is not None:
             paths.discard(folder / FOLDERS_NAME)
             paths |= {folder / key.partition("/")[0] for key in folders.newest()}
-        elif (folders := self._folders.get(folder.parent)) is not None:
+        elif folder.name != FOLDERS_NAME and (folders := self._folders.get(folder.parent)):
             begin = f"{folder.name}/"
             paths |= {folders.root / key for key in folders.newest() if key.startswith(begin)}
         return sorted(paths)

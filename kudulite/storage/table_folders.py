@@ -47,6 +47,7 @@ class _Objects(Protocol):
     def identity(self, path: str | Path) -> object: ...
     def delete(self, path: Path) -> None: ...
     def put_if_absent(self, path: Path, content: bytes) -> bool: ...
+    def entries(self, folder: Path) -> list[Path]: ...
     def listed(self, folder: Path) -> list[Any]: ...
 
 
@@ -101,7 +102,7 @@ class TableFolders:
         return path is not None and self._storage.identity(path) is not None
 
     def _numbers(self) -> list[int]:
-        names = [each.path.stem for each in self._storage.listed(self._folder)]
+        names = [path.stem for path in self._storage.entries(self._folder)]
         return [int(name) for name in names if name.isdecimal()]
 
     def _path(self, number: int) -> Path:

@@ -13,7 +13,7 @@ from kudulite.basefile.block_cache import BlockCache, block_cache_bytes
 from kudulite.chain.manifest import Manifest
 from kudulite.errors import NotSupportedError
 from kudulite.model.hybrid_time import Clock
-from kudulite.storage.address import DIRECTORIES, StorageAddress, check_is_supported
+from kudulite.storage.address import DIRECTORIES, StorageAddress
 from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.storage import Storage
 from kudulite.table.background_work import BackgroundWork, TableKey
@@ -66,9 +66,9 @@ def environment_at(address: StorageAddress) -> Environment:
     """Return the process's environment of a storage, made at first use.
 
     Scan tokens and bulk writes that arrive from another process open their table with it, so equal
-    addresses share connections and caches. Raises NotSupportedError, and OptionError for an option.
+    addresses share connections and caches. Raises NotSupportedError without the library of object
+    stores, and OptionError for an option.
     """
-    check_is_supported(address)
     return default_environment() if address == DIRECTORIES else _environment_of_bucket(address)
 
 

@@ -15,7 +15,7 @@ import pytest
 import kudulite
 from kudulite import kudu
 from kudulite.client import tokens
-from kudulite.errors import NotSupportedError, OptionError, UsageError
+from kudulite.errors import OptionError, UsageError
 from kudulite.storage.address import parse_address
 from kudulite.table.read_request import ReadRequest, RowPlan
 from tests.support.command_line import error, output, value
@@ -62,13 +62,10 @@ def test_the_command_line_takes_urls(tmp_path: Path, url: str):
     manifest = next((tmp_path / "a b%c" / "t" / "manifest").glob("0*.json"))
     assert value("dump", manifest.as_uri())["about"]
     assert "is a table, not a directory of tables" in error("list", f"{url}/t")
-    assert "not yet on S3" in error("list", "s3://b/x")
-    assert "not yet on S3" in error("scan", "s3://b/x/t")
+    assert "this call works with directories, and s3://b is on S3" in error("list", "s3://b/x")
 
 
 REFUSED: dict[str, tuple[str, Any, type[UsageError], str]] = {
-    "a bucket": ("s3://b/x", SECRET, NotSupportedError, "s3://b: kudulite keeps tables in direct"),
-    "another": ("gs://b/x", None, NotSupportedError, "gs://b: .* not yet on Google Cloud Storage"),
     "an option": ("s3://b/x", SECRET | {"regoin": "x"}, OptionError, "unknown .*'aws_region'"),
     "a value": (
         "s3://b/x",

@@ -204,7 +204,7 @@ CASES: dict[str, Callable[[User], object]] = {
     "changes(3)": lambda u: u.people.changes(3),
     "at='v1', a tag": lambda u: u.people.scan(at="v1"),
     "at='v2', no tag": lambda u: u.people.scan(at="v2"),
-    "connect('s3://bucket/wh')": lambda u: kudu.connect("s3://bucket/wh"),
+    "connect('hdfs://cluster/wh')": lambda u: kudu.connect("hdfs://cluster/wh"),
     "open_table('hdfs://node/wh/t')": lambda u: kudu.open_table("hdfs://node/wh/t"),
     "connect(a table)": lambda u: kudu.connect(u.people.path),
     "connect(None)": lambda u: kudu.connect(None),  # type: ignore[arg-type]

@@ -140,7 +140,7 @@ def test_equal_storages_are_equal_however_they_are_spelled():
 
 
 @pytest.mark.parametrize("given", ["s3://b/wh", Path("gs://b/wh"), "az://b"])
-def test_tables_on_object_stores_are_not_supported_yet(given: str | Path):
-    """The error says what to do meanwhile."""
-    with pytest.raises(NotSupportedError, match="not yet on .*; give the path of a directory"):
+def test_a_call_that_needs_a_directory_says_so(given: str | Path):
+    """With the address, and the calls that take it."""
+    with pytest.raises(NotSupportedError, match="this call works with directories, and .*connect"):
         path_of(given)
