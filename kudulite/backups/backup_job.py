@@ -57,9 +57,10 @@ from kudulite.client.tokens import ChangeToken, ScanToken
 from kudulite.errors import ConflictError, CorruptionError, StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.shown.progress import Progress
-from kudulite.storage.address import path_of
+from kudulite.storage.address import DIRECTORIES, path_of
 from kudulite.storage.storage import Storage, check_length
 from kudulite.table.background_work import in_threads
+from kudulite.table.environment import environment_beside
 from kudulite.table.read_request import ChangePlan, ReadRequest, RowPlan
 from kudulite.table.scan_plan import planned_columns
 
@@ -82,7 +83,8 @@ class BackupJob(LockedJob):
         self, table: Table, target: Path, *, full: bool | None, content_hash: bool
     ) -> None:
         self._table = table
-        self._set = BackupSet(target, store_of(table).storage)
+        environment = environment_beside(store_of(table).environment, DIRECTORIES)
+        self._set = BackupSet(target, environment.storage)
         self._full, self._with_content = full, content_hash
         announcement = f"backup of {table.name!r}"
         super().__init__(self._set.folder, self._set.storage, announcement)
@@ -248,13 +250,14 @@ def begin_backup(
 def _token(table: Table, head: BackupHead, piece: PlannedPiece) -> ScanToken | ChangeToken:
     """Return the token of a planned piece, with the columns of the planned schema."""
     names, folder = tuple(head.schema.names), str(table.path)
+    address = store_of(table).storage.address
     ids = planned_columns(head.schema, names, ())
     place = (piece.size_bytes, piece.row_count, piece.tablet_ids, piece.lower, piece.upper)
     if piece.kind == "changes":
         window = ReadRequest(names, start=head.start, at=head.moment)
-        return ChangeToken(ChangePlan(folder, head.table_id, window, ids), *place)
+        return ChangeToken(ChangePlan(folder, head.table_id, window, ids, address), *place)
     rows = ReadRequest(names, at=head.moment)
-    return ScanToken(RowPlan(folder, head.table_id, rows, ids), *place)
+    return ScanToken(RowPlan(folder, head.table_id, rows, ids, address), *place)
 
 
 def clean_folder(backups: BackupSet, backup: Backup) -> None:

@@ -39,7 +39,6 @@ from kudulite.storage.address import path_of
 from kudulite.storage.json_form import Stored
 from kudulite.storage.storage import Storage, verify_file
 from kudulite.storage.storage_error import arrow_errors
-from kudulite.storage.table_lock import TableLock, create_lock_file
 from kudulite.table.environment import default_environment
 
 _DAMAGE = (CorruptionError, FormatVersionError, StorageError)
@@ -253,9 +252,8 @@ class LockedJob:
 
     def __init__(self, folder: Path, storage: Storage, announcement: str) -> None:
         storage.make_root(folder)
-        create_lock_file(folder / LOCK_NAME)
         with ExitStack() as held:
-            held.enter_context(TableLock(folder / LOCK_NAME, 0.0)).announce(announcement)
+            held.enter_context(storage.lease(folder / LOCK_NAME, 0.0, announcement))
             self._begin()
             self._held = held.pop_all()
 

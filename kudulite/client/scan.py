@@ -49,10 +49,11 @@ from kudulite.rowset.rowset import ScannedRows
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
 from kudulite.shown.html import ROWS_SHOWN, html_rows
 from kudulite.shown.progress import Progress
-from kudulite.storage.address import path_of
+from kudulite.storage.address import DIRECTORIES, path_of
 from kudulite.storage.names import MANIFEST_FOLDER, TABLET_FOLDER
 from kudulite.storage.storage import Storage
 from kudulite.storage.storage_error import is_out_of_memory
+from kudulite.table.environment import environment_beside
 from kudulite.table.read_request import Read, ReadRequest, plan_changes, plan_rows
 from kudulite.table.scan_plan import Spec, entries_to_diff, entries_to_scan, in_schema, open_tablets
 from kudulite.table.snapshot import tablet_at
@@ -157,7 +158,7 @@ class ArrowResult(ABC, Generic[Spec]):
         if not len(self.schema):
             raise OptionError("a scan without columns has no Parquet file; use count()")
         target = path_of(path)
-        storage = self._read.store.storage
+        storage = environment_beside(self._read.store.environment, DIRECTORIES).storage
         _check_export(storage, target)
         hidden = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         with (

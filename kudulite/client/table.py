@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -48,8 +48,8 @@ from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
 from kudulite.shown.html import ROWS_SHOWN, html_fields, html_rows, html_title
 from kudulite.shown.progress import Progress
-from kudulite.storage.address import StorageAddress, path_of
-from kudulite.table.environment import environment_at
+from kudulite.storage.address import StorageAddress, parse_address
+from kudulite.table.environment import environment_at, environment_beside
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.metrics import TableMetrics
 from kudulite.table.present import listing, read_tablets
@@ -508,22 +508,31 @@ class Table(BatchOperations, RowOperations):
         return purge_keys(self._store, KeyLookup(self._store).keys_by_tablet(keys))
 
     def copy_to(
-        self, path: str | PathLike[str], *, with_past: bool = True, where: Where = ()
+        self,
+        path: str | PathLike[str],
+        *,
+        with_past: bool = True,
+        where: Where = (),
+        storage_options: Mapping[str, str] | None = None,
     ) -> Timestamp:
         """Copy the table, as it is at one moment, to another folder; return the moment.
 
+        The folder may be in a directory or on an object store, wherever the table is.
         The copy is an independent table. With its past, it can be read at every moment at which
         this one can be read. Without, it has the rows only, or those of them that meet `where` (as
         in `scan`). Writers wait briefly while the version to copy is made. Raises TableExistsError,
         UsageError for a condition on a copy with its past, CorruptionError and StorageError.
         """
+        address = parse_address(path, storage_options)
+        place = address.path
+        environment = environment_beside(self._store.environment, address.storage)
         if with_past and where != ():
             raise UsageError(
                 f"table {self.name!r}: a copy with its past has all rows; give with_past=False"
             )
         if with_past:
-            return Timestamp(copy_with_past(self._store, path_of(path)))
-        hidden, target, moment = empty_copy(self._store, path_of(path))
+            return Timestamp(copy_with_past(self._store, place, environment))
+        hidden, target, moment = empty_copy(self._store, place, environment)
         # An upsert may give the numbers of rows that an insert would number.
         write = Table(hidden).new_bulk_write("upsert").labelled("copy")
         with Progress(f"copy of table {self.name!r}", self.live_row_count):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
-from os.path import abspath
 from pathlib import Path
 
 from kudulite.chain.manifest import Origin, TabletEntry, VersionList
@@ -24,6 +23,7 @@ from kudulite.errors import CorruptionError, TableExistsError
 from kudulite.shown.progress import Progress
 from kudulite.storage.names import ROWSET_FOLDER, TABLET_FOLDER
 from kudulite.storage.storage import FileRef
+from kudulite.table.environment import Environment
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.open_writes import begin_write
 from kudulite.table.snapshot import choose_snapshot
@@ -34,12 +34,12 @@ from kudulite.wal.segment import LOG_BEGIN
 _READ_BYTES = 4 << 20
 
 
-def copy_with_past(source: TableStore, path: Path) -> int:
+def copy_with_past(source: TableStore, path: Path, environment: Environment) -> int:
     """Copy a table whole; returns the HybridTime of its newest state in the copy.
 
     Raises TableExistsError, CorruptionError where a file is not as it was written, StorageError.
     """
-    hidden, target = _places(source, path)
+    hidden, target = _places(source, path, environment)
     flush_table(source)  # most of it, ahead of the lock
     settled = choose_snapshot(source, None)
     with begin_write(source, "copy"):
@@ -74,12 +74,14 @@ def copy_with_past(source: TableStore, path: Path) -> int:
     return moment
 
 
-def empty_copy(source: TableStore, path: Path) -> tuple[TableStore, TableStore, int]:
+def empty_copy(
+    source: TableStore, path: Path, environment: Environment
+) -> tuple[TableStore, TableStore, int]:
     """Make an empty, hidden table like the source; returns it, its place, and a settled moment.
 
     Every row of the source at the moment has a tablet in it.
     """
-    hidden, target = _places(source, path)
+    hidden, target = _places(source, path, environment)
     while True:
         moment = choose_snapshot(source, None)
         manifest = source.newest()
@@ -91,14 +93,15 @@ def empty_copy(source: TableStore, path: Path) -> tuple[TableStore, TableStore, 
     return hidden, target, moment
 
 
-def _places(source: TableStore, path: Path) -> tuple[TableStore, TableStore]:
+def _places(
+    source: TableStore, place: Path, environment: Environment
+) -> tuple[TableStore, TableStore]:
     """Return where the copy is built, empty, and where it will be."""
-    place = Path(abspath(path))
-    target = TableStore(table_folder(place.parent, place.name), source.environment)
-    if source.storage.exists(place):
+    target = TableStore(table_folder(place.parent, place.name), environment)
+    if target.chain.exists() or target.storage.exists(place):
         raise TableExistsError(f"cannot copy {source.name!r} to {place}: it is there")
-    hidden = TableStore(place.with_name(f".copy-{place.name}"), source.environment)
-    source.storage.delete_below(hidden.folder)
+    hidden = TableStore(place.with_name(f".copy-{place.name}"), environment)
+    hidden.storage.delete_below(hidden.folder)
     return hidden, target
 
 
@@ -112,19 +115,21 @@ def _copy_tablet(
     for meta in tablet.superblock.rowsets:
         place = folder / ROWSET_FOLDER / meta.id
         for ref in meta.file_refs:
-            _copy_file(target, tablet.folder / ROWSET_FOLDER / meta.id, place, ref)
+            _copy_file(source, target, tablet.folder / ROWSET_FOLDER / meta.id, place, ref)
             progress.add(ref.length)
         storage.sync([place])
     for ref in tablet.superblock.tablet_file_refs:
-        _copy_file(target, tablet.folder, folder, ref)
+        _copy_file(source, target, tablet.folder, folder, ref)
     ref = target.write_superblock(replace(tablet.superblock, log_start=LOG_BEGIN))
     storage.sync([folder / ROWSET_FOLDER])  # the names in `folder` are, with the superblock
     return replace(entry, superblock=ref)
 
 
-def _copy_file(target: TableStore, folder: Path, place: Path, ref: FileRef) -> None:
-    storage = target.storage
-    with storage.open_sink(place / ref.name) as sink:
+def _copy_file(
+    source: TableStore, target: TableStore, folder: Path, place: Path, ref: FileRef
+) -> None:
+    storage = source.storage
+    with target.storage.open_sink(place / ref.name) as sink:
         for offset in range(0, ref.length + 1, _READ_BYTES):  # one byte more would be found
             sink.write(storage.read_ranges(folder / ref.name, [(offset, _READ_BYTES)])[1][0])
         found = sink.finish()

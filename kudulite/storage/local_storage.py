@@ -36,6 +36,7 @@ from kudulite.storage.held_file import HeldFile, is_held, remove_hidden, touch
 from kudulite.storage.open_file import READ_FLAGS, AppendFile, DurableSteps, OpenFolder, read_range
 from kudulite.storage.storage import MAPPED_BYTES_MIN, FileRef, Listed, check_same_length
 from kudulite.storage.storage_error import arrow_errors, storage_error, storage_errors
+from kudulite.storage.table_lock import TableLock, create_lock_file
 
 # Linux's, for renameat2.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
@@ -383,6 +384,14 @@ class LocalStorage:
     def hold(self, path: Path, content: bytes) -> HeldFile:
         """Make a file that this process holds, in a folder that is there."""
         return HeldFile(self, path, content)
+
+    @contextlib.contextmanager
+    def lease(self, path: Path, timeout_seconds: float, work: str) -> Iterator[None]:
+        """Hold the lock of a file, which is made if it is missing."""
+        create_lock_file(path)
+        with TableLock(path, timeout_seconds) as lock:
+            lock.announce(work)
+            yield
 
     def is_held(self, path: Path) -> bool:
         """Whether a process of any host that shares the locks holds a file."""

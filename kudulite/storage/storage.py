@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol, cast
@@ -231,6 +232,12 @@ class Storage(Protocol):
 
     def hold(self, path: Path, content: bytes) -> Held:
         """Make a file that this process holds, in a folder that is there; see held_file.py."""
+
+    def lease(self, path: Path, timeout_seconds: float, work: str) -> AbstractContextManager[None]:
+        """Keep others from the same work, where that can be done; it saves double work only.
+
+        Raises LockTimeoutError, which names the holder.
+        """
 
     def is_held(self, path: Path) -> bool:
         """Whether a process holds a file, as far as is known; False where there is none."""

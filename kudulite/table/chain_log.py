@@ -19,10 +19,8 @@ reports a row error.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from kudulite.chain.entry_chain import Entries, EntryChain
 from kudulite.chain.manifest import Manifest
@@ -238,11 +236,6 @@ class ChainLog:
         assert isinstance(turn, ChainTurn)
         if turn.entries.has_ended:
             self._append_empty(turn)
-
-    @contextmanager
-    def maintaining(self, folder: Path, timeout_seconds: float) -> Iterator[bool]:
-        """Give True: of two that maintain a tablet at once one loses its work."""
-        yield True
 
     # -- upkeep
 

@@ -21,16 +21,16 @@ records up to a safe timestamp lie before it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from kudulite.chain.manifest import Manifest
 from kudulite.chain.version_chain import VersionChain
-from kudulite.errors import LockTimeoutError, StorageError
-from kudulite.storage.names import LOCK_NAME, LOG_FOLDER, MAINTENANCE_LOCK_NAME, segment_of
+from kudulite.errors import StorageError
+from kudulite.storage.names import LOCK_NAME, LOG_FOLDER, segment_of
 from kudulite.storage.storage import Listed, Storage
 from kudulite.storage.table_lock import TableLock, create_lock_file, read_lock_file
 from kudulite.table.table_log import LogState, Turn
@@ -233,19 +233,6 @@ class DirectoryLog:
             return None if found is None else replace(found, log_end=end)
 
         return self.chain.update(fitted, newest)
-
-    @contextmanager
-    def maintaining(self, folder: Path, timeout_seconds: float) -> Iterator[bool]:
-        """Hold the maintainer's lock of a tablet's folder; False where another one holds it."""
-        path = folder / MAINTENANCE_LOCK_NAME
-        self.storage.check_folder(folder)
-        create_lock_file(path)
-        with ExitStack() as stack:
-            lock = None
-            with suppress(LockTimeoutError):
-                lock = stack.enter_context(TableLock(path, timeout_seconds))
-                lock.announce("maintenance")
-            yield lock is not None
 
     def roll(self, turn: Turn, memory: TableMemory) -> None:
         """Continue the log in a new segment, so that the one before can be removed."""

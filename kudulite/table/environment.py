@@ -6,7 +6,7 @@ for a storage, and `default_environment` that of its directories.
 
 import functools
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
 from kudulite.basefile.block_cache import BlockCache, block_cache_bytes
@@ -70,6 +70,14 @@ def environment_at(address: StorageAddress) -> Environment:
     stores, and OptionError for an option.
     """
     return default_environment() if address == DIRECTORIES else _environment_of_bucket(address)
+
+
+def environment_beside(environment: Environment, address: StorageAddress) -> Environment:
+    """Return the environment of an address for a call with a table of another one."""
+    if environment.storage.address == address:
+        return environment
+    found = environment_at(address)
+    return replace(found, lock_timeout_seconds=environment.lock_timeout_seconds)
 
 
 @functools.cache

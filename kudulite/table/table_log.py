@@ -20,8 +20,6 @@ has.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from kudulite.chain.manifest import Manifest
@@ -150,9 +148,6 @@ class TableLog(Protocol):
         The version that `fit` is given may have another number than `newest`. Raises ConflictError,
         CorruptionError, StorageError, LostRaceError.
         """
-
-    def maintaining(self, folder: Path, timeout_seconds: float) -> AbstractContextManager[bool]:
-        """Be the only maintainer of a tablet; gives False where another one is known to be."""
 
     def roll(self, turn: Turn, memory: TableMemory) -> None:
         """Let what is before the log's end be removed on its own, once rowsets have it."""

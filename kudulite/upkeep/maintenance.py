@@ -18,7 +18,8 @@ import errno
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from numbers import Real
@@ -26,6 +27,7 @@ from numbers import Real
 from kudulite.chain.manifest import Manifest, TabletEntry
 from kudulite.errors import LockTimeoutError, StorageError, UsageError
 from kudulite.shown.progress import Progress
+from kudulite.storage.names import MAINTENANCE_LOCK_NAME
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_store import TableStore
@@ -162,7 +164,7 @@ def compact_table(
     for entry in store.newest().tablets:
         with (
             Progress(f"compaction of table {store.name!r}"),
-            store.log.maintaining(store.tablet_folder(entry.id), seconds) as is_had,
+            maintenance_lock(store, entry.id, seconds) as is_had,
         ):
             if not is_had:
                 raise LockTimeoutError(
@@ -171,6 +173,21 @@ def compact_table(
                 )
             compaction.compact(entry.id)
     return MaintenanceResult(flushed_count, tuple(compaction.performed))
+
+
+@contextmanager
+def maintenance_lock(
+    store: TableStore, tablet_id: str, timeout_seconds: float = 0.0
+) -> Iterator[bool]:
+    """Be the tablet's only maintainer; False where another one is known to be."""
+    path = store.tablet_folder(tablet_id) / MAINTENANCE_LOCK_NAME
+    store.storage.check_folder(path.parent)
+    with ExitStack() as stack:
+        is_had = False
+        with suppress(LockTimeoutError):
+            stack.enter_context(store.storage.lease(path, timeout_seconds, "maintenance"))
+            is_had = True
+        yield is_had
 
 
 # The rank of a tablet's best operation, negated, and the tablet's index in the pass.
@@ -199,8 +216,7 @@ class _Pass:
         if is_flushing:
             flushed_count = len(flush_table(self.store, self.tablet_ids))
         while (tablet_id := self._best_tablet()) is not None:
-            folder = self.store.tablet_folder(tablet_id)
-            with self.store.log.maintaining(folder, 0.0) as is_had:
+            with maintenance_lock(self.store, tablet_id) as is_had:
                 if not is_had:
                     self.busy.add(tablet_id)
                     continue

@@ -10,7 +10,6 @@ import pytest
 
 from kudulite.errors import LockTimeoutError, UsageError
 from kudulite.shown.progress import Screen
-from kudulite.table.directory_log import DirectoryLog
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
@@ -22,6 +21,7 @@ from kudulite.upkeep.maintenance import (
     OPERATIONS_PER_TABLET_MAX,
     compact_table,
     maintain_tablets,
+    maintenance_lock,
 )
 from tests.support.doubles.simulated_upkeep import PaperTable, delta_file, random_tablet, rowset
 
@@ -89,7 +89,7 @@ def test_a_pass_ends_with_its_budget(tmp_path):
 def test_a_tablet_that_somebody_maintains_is_left_to_him(tmp_path):
     """The others are done."""
     table = PaperTable(tmp_path, overlapping(), overlapping())
-    with table.log.maintaining(table.tablet_folder("tablet-0"), 0.0) as is_had:
+    with maintenance_lock(table, "tablet-0") as is_had:
         assert is_had
         done = maintained(table)
     assert [p.tablet_id for p in done.operations] == ["tablet-1"]
@@ -117,12 +117,12 @@ def test_what_was_chosen_is_scored_again_under_the_lock(tmp_path, monkeypatch):
     """Another maintainer may have done it between the choice and the lock."""
     table = PaperTable(tmp_path, overlapping())
 
-    def first(log, folder, timeout_seconds):
+    def first(store, tablet_id, timeout_seconds=0.0):
         monkeypatch.undo()
         maintained(table, ["tablet-0"])
-        return log.maintaining(folder, timeout_seconds)
+        return maintenance_lock(store, tablet_id, timeout_seconds)
 
-    monkeypatch.setattr(DirectoryLog, "maintaining", first)
+    monkeypatch.setattr("kudulite.upkeep.maintenance.maintenance_lock", first)
     assert maintained(table, ["tablet-0"]).operations == ()
     assert len(table.performed) == 1
 
@@ -194,7 +194,7 @@ def test_compacting_beside_another_maintainer_says_so(tmp_path, monkeypatch):
     table = PaperTable(tmp_path, overlapping())
     object.__setattr__(table.environment, "lock_timeout_seconds", 0.0)
     with (
-        table.log.maintaining(table.tablet_folder("tablet-0"), 0.0),
+        maintenance_lock(table, "tablet-0"),
         pytest.raises(LockTimeoutError, match="tablet-0 is being maintained"),
     ):
         compact_table(table, run=table.run)
