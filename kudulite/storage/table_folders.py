@@ -54,6 +54,7 @@ class _Objects(Protocol):
 class _Seen(NamedTuple):
     number: int
     folders: Folders
+    identity: object
 
 
 class TableFolders:
@@ -84,22 +85,28 @@ class TableFolders:
     def _newest(self) -> _Seen:
         for _ in range(_LOOKS_MAX):
             before = self._seen
-            number = before.number if before is not None else max(self._numbers(), default=0)
-            folders: Folders | None = None if before is None else before.folders
-            if folders is None:
-                folders = {} if number == 0 else self._read(number)
-            while (newer := self._read(number + 1)) is not None:
-                number, folders = number + 1, newer
-            is_there = before is None or before.number in (0, number)
-            if folders is not None and (is_there or self._is_there(before)):
-                self._seen = _Seen(number, folders)
-                return self._seen
+            found = self._seen_at(max(self._numbers(), default=0)) if before is None else before
+            while found is not None and (newer := self._seen_at(found.number + 1)) is not None:
+                found = newer
+            if found is not None and (before is None or self._is_there(before)):
+                self._seen = found
+                return found
             self._seen = None
         raise CorruptionError(f"{self._folder}: no file is the newest; look at the files in it")
 
-    def _is_there(self, seen: _Seen | None) -> bool:
-        path = None if seen is None else self._path(seen.number)
-        return path is not None and self._storage.identity(path) is not None
+    def _seen_at(self, number: int) -> _Seen | None:
+        """Read the file of a number, None where there is none; 0 has no file and no folders."""
+        if number == 0:
+            return _Seen(0, {}, None)
+        folders = self._read(number)
+        identity = None if folders is None else self._storage.identity(self._path(number))
+        return None if folders is None or identity is None else _Seen(number, folders, identity)
+
+    def _is_there(self, seen: _Seen) -> bool:
+        """Whether the file is still there, and no other one of its number."""
+        if seen.number == 0:
+            return True
+        return self._storage.identity(self._path(seen.number)) == seen.identity
 
     def _numbers(self) -> list[int]:
         names = [path.stem for path in self._storage.entries(self._folder)]
@@ -142,11 +149,11 @@ class TableFolders:
             }
             if not self._storage.put_if_absent(self._path(number), encode_checked_json(body)):
                 continue
-            if seen.number and not self._is_there(seen):
+            if not self._is_there(seen):
                 self._storage.delete(self._path(number))
                 self._seen = None
                 continue
-            self._seen = _Seen(number, folders)
+            self._seen = self._seen_at(number)
             self._remove_superseded()
             return
         raise StorageError(errno.EAGAIN, f"cannot change {self._folder}: others were faster")

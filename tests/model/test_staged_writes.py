@@ -167,4 +167,4 @@ def test_writes_staged_together_equal_their_serial_order(core: CoreTables, seed:
     table.compare_lookups()
     table.compare_predicates()
     table.compare_past()
-    table.same([p.name for p in (table.table.path / "writes").iterdir()], [], "staging")
+    table.same([p.name for p in (table.table._store.place / "writes").iterdir()], [], "staging")
