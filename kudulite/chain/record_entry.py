@@ -19,9 +19,9 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
-import os
 import uuid
 from dataclasses import dataclass, field, replace
+from os import getpid
 from typing import Annotated
 
 import pyarrow as pa
@@ -109,7 +109,7 @@ def new_record_id() -> str:
 
 def record_writer() -> str:
     """Return the digits of this process in the ids of its records."""
-    return _writer_of(os.getpid())
+    return _writer_of(getpid())
 
 
 @functools.cache

@@ -262,7 +262,8 @@ class ObjectStorage(DurableSteps):
         """Do nothing: there are no folders."""
 
     def make_root(self, path: Path) -> None:
-        """Do nothing: there are no folders."""
+        """Know a directory of tables, which is not made: there are no folders."""
+        self._folders.setdefault(path, TableFolders(self, path))
 
     def _check_is_conditional(self, path: Path) -> None:
         """Check, once, that the store refuses a put of an object that exists.

@@ -161,3 +161,11 @@ def test_deleted_tables_refuse_those_who_have_them_open(objects: ObjectTables):
     with pytest.raises(KuduliteError, match="'t' at .* was deleted"):
         other.upsert(rows(3))
     assert stored(made) == []
+
+
+def test_a_new_process_lists_the_tables(objects: ObjectTables):
+    """As its first call."""
+    objects.new_table()
+    client = objects.client()
+    assert client.list_tables() == ["t"]
+    assert objects.client().list_soft_deleted_tables() == []
