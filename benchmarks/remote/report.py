@@ -26,24 +26,49 @@ def text(results: dict[str, Any]) -> str:
     )
     for place, by_store in results["places"].items():
         parts.append(f"## {place}")
-        parts.append(_table(by_store, stores))
-        if priced := _prices(by_store, stores):
-            parts.append(priced)
+        parts += [_table(by_store, stores), _kinds(by_store, stores), _prices(by_store, stores)]
         parts.append(_errors(by_store, stores))
     parts += [f"Left out: {note}" for note in results["left_out"]]
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
 
 
 def _table(by_store: dict[str, Any], stores: dict[str, Any]) -> str:
-    """Return a line for each step: seconds · requests · rounds · MB up · MB down."""
-    rows = [
-        [label, *(_cell(steps.get(step)) for steps in by_store.values())]
+    """Return a line for each step, with the ratio of kudulite to the fastest other store."""
+    head = ["seconds · requests · rounds · MB up · MB down", *_titles(by_store, stores)]
+    rows = [[label, *map(_cell, figures)] for label, figures in _steps(by_store)]
+    if BASELINE in by_store and len(by_store) > 1:
+        head.append(f"{BASELINE} / best")
+        own = list(by_store).index(BASELINE)
+        for row, (_, figures) in zip(rows, _steps(by_store), strict=True):
+            seconds = [(found or {}).get("seconds") for found in figures]
+            others = [one for one in (*seconds[:own], *seconds[own + 1 :]) if one is not None]
+            is_known = seconds[own] is not None and others
+            row.append(f"{seconds[own] / min(others):.2f} ×" if is_known else "–")
+    return lines(head, rows)
+
+
+def _kinds(by_store: dict[str, Any], stores: dict[str, Any]) -> str:
+    """Return a line for each step: the requests by kind."""
+    rows = []
+    for label, figures in _steps(by_store):
+        kinds = [(found or {}).get("kinds", {}) for found in figures]
+        cells = [", ".join(f"{n:.3g} {kind}" for kind, n in one.items()) for one in kinds]
+        if any(cells):
+            rows.append([label, *cells])
+    return lines(["requests by kind", *_titles(by_store, stores)], rows) if rows else ""
+
+
+def _steps(by_store: dict[str, Any]) -> list[tuple[str, list[dict[str, Any] | None]]]:
+    """Return label and figures by store of each step that a store has."""
+    return [
+        (label, [steps.get(step) for steps in by_store.values()])
         for step, label in STEPS.items()
         if any(step in steps for steps in by_store.values())
     ]
-    titles = [stores[name]["title"] for name in by_store]
-    head = ["seconds · requests · rounds · MB up · MB down", *titles]
-    return lines(head, rows)
+
+
+def _titles(by_store: dict[str, Any], stores: dict[str, Any]) -> list[str]:
+    return [stores[name]["title"] for name in by_store]
 
 
 def _cell(found: dict[str, Any] | None) -> str:
@@ -70,8 +95,7 @@ def _prices(by_store: dict[str, Any], stores: dict[str, Any]) -> str:
             if any(found):
                 cells = ["–" if dollars is None else f"${dollars:.2g}" for dollars in found]
                 rows.append([f"{label}, {prices.title}", *cells])
-    titles = [stores[name]["title"] for name in by_store]
-    return lines(["list price", *titles], rows) if rows else ""
+    return lines(["list price", *_titles(by_store, stores)], rows) if rows else ""
 
 
 def _errors(by_store: dict[str, Any], stores: dict[str, Any]) -> str:

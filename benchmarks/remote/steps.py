@@ -1,7 +1,8 @@
 """Steps: the reads and writes of one store, each in a fresh process or in one that is warm.
 
     process        cold (opens the table, then)      warm, in the same process
-    opening        open                              look for a newer version
+    opening        open                              look for a newer version: there is none, or
+                                                     another process has committed
     scanning       scan of 3 columns                 the same scan
     aggregating    aggregate                         the same aggregate
     finding        one key                           other keys
@@ -62,6 +63,7 @@ STEPS = {
     "load": "load, rows in random order",
     "open_cold": "open, cold",
     "look": "look for a newer version",
+    "look_found": "the same, after commits of another process",
     "scan_cold": "scan of 3 columns, cold",
     "scan_warm": "the same scan, warm",
     "aggregate_cold": "aggregate of 3 columns, cold",
@@ -150,9 +152,23 @@ class StoreSteps:
     def open(self) -> None:
         """Open the table, and look for a newer version, of which there is none."""
         self._measure("open_cold", self._open)
-        version = self._store.look()
+        self._version = self._store.look()
         for _ in range(self._setup.repeat * 3):
-            self._measure("look", self._store.look, partial(_check_equal, version))
+            self._measure("look", self._store.look, partial(_check_equal, self._version))
+
+    def look_found(self, seed: int) -> None:
+        """Look for a newer version after `commit` in another process, and read a row of it."""
+        self._model = Model(self._setup.model_path)
+        numbers = np.random.default_rng(seed).choice(
+            self._setup.row_count, COMMIT_ROWS, replace=False
+        )
+
+        def check(version: Any) -> None:
+            if version == self._version:
+                raise WrongAnswerError(f"version {version} as before, expected a newer one")
+            self._model.check(self._row(numbers[:1]), numbers[:1])
+
+        self._measure("look_found", self._store.look, check)
 
     def scan(self, name: str = "scan") -> None:
         """Scan three columns, then again."""
@@ -397,25 +413,30 @@ def run_all(setup: Setup, note: Callable[[str], None]) -> dict[str, dict[str, An
     """Run all steps of a store in new processes; return their figures by step."""
     runs: dict[str, Runs] = {}
 
-    def run(method: str, *arguments: Any) -> None:
+    def run(method: str, *arguments: Any, process: Worker | None = None) -> None:
         note(method)
         try:
-            with worker(setup, runs) as process:
+            if process is not None:
                 process.run(method, *arguments)
+                return
+            with worker(setup, runs) as new:
+                new.run(method, *arguments)
         except BrokenProcessPool:
             runs.setdefault(method, Runs()).error = "the process ended"
 
     run("load")
     if runs["load"].error is None:
         for seed in range(setup.repeat):
-            run("open")
             run("scan")
             run("aggregate")
             run("key", "", seed)
             run("keys", seed)
             run("range", seed)
-        for seed in range(setup.repeat):
-            run("commit", 1_000 * (seed + 1), setup.repeat)
+        for seed in range(1_000, 1_000 * (setup.repeat + 1), 1_000):
+            with worker(setup, runs) as reader:
+                run("open", process=reader)
+                run("commit", seed, setup.repeat)
+                run("look_found", seed, process=reader)
         run("verify", "commit_warm")
         run("append", 100_000)
         run("verify", "append")
@@ -427,4 +448,5 @@ def run_all(setup: Setup, note: Callable[[str], None]) -> dict[str, dict[str, An
         run("make_tables")
         for _ in range(setup.repeat):
             run("list")
-    return {step: runs[step].figures() for step in STEPS if step in runs}
+    # A group of steps that ended with its process is not one of them.
+    return {step: runs[step].figures() for step in (*STEPS, *runs) if step in runs}
