@@ -57,6 +57,7 @@ from tests.support.object_server import ObjectServer, object_server
 # figure: label and format
 WRITER_FIGURES = {
     "commits": ("commits", "{:,.0f}"),
+    "seconds": ("seconds up to the last", "{:.0f}"),
     "commits_per_second": ("commits/s", "{:,.1f}"),
     "rows_per_second": ("rows/s", "{:,.0f}"),
     "wait_median": ("median wait", "{:.3f} s"),

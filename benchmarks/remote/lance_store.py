@@ -66,7 +66,7 @@ class LanceStore(RemoteStore):
         self.data.insert(rows)
 
     def is_conflict(self, error: Exception) -> bool:
-        return "conflict" in str(error).lower()
+        return any(text in str(error).lower() for text in ("conflict", "concurrent writers"))
 
     def changes(self, start: int) -> tuple[pa.Table, int]:
         delta = self.data.delta(begin_version=start, end_version=self.data.version)
