@@ -74,7 +74,7 @@ from kudulite.shown.progress import Progress
 from kudulite.storage.address import path_of
 from kudulite.storage.checked_json import encode_checked_json
 from kudulite.storage.names import new_trash_name
-from kudulite.storage.storage import FileRef
+from kudulite.storage.storage import FileRef, is_taken
 from kudulite.storage.storage_error import arrow_errors
 from kudulite.table.background_work import in_threads
 from kudulite.table.environment import Environment, default_environment
@@ -253,7 +253,7 @@ class RestoreJob(LockedJob):
     def _check_target(self, state: dict[str, Any] | None) -> None:
         """Raise TableExistsError unless the name is free, or may be taken."""
         folder = self._target.folder
-        if not self._target.storage.exists(folder) or self._is_named(state):
+        if not is_taken(self._target.storage, folder) or self._is_named(state):
             return
         if not self._target.chain.exists():
             raise TableExistsError(f"cannot restore to {folder}: it exists and is not a table")

@@ -26,9 +26,10 @@ byte; `kudulite check` compares it. Decoded values are validated at their first 
 may be made to fit its checksums.
 
 **Threads**: Writers on different sinks, and all of `BaseDataFile`, from any thread; pyarrow encodes
-and decodes without the GIL. The parsed footer and the memory map are shared. Each read makes its
-own Parquet reader (60 µs), because pyarrow does not promise that a reader can be shared, and gives
-the memory of the map back.
+decodes without the GIL. The parsed footer and the opened file are shared. Each read makes its own
+Parquet reader (60 µs), because pyarrow does not promise that a reader can be shared, and gives the
+memory of a map back. It names all the bytes that it needs in one call, so a store fetches them side
+by side: one round for a footer, one for the columns of row groups, one for the pages of some rows.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kudulite.basefile.block_cache import PageParts, VerifiedParts, release_pages, taken
+from kudulite.basefile.block_cache import PageParts, VerifiedParts, taken
 from kudulite.basefile.column_storage import chosen_storage
 from kudulite.basefile.footer import (
     TRAILER_BYTES,
@@ -54,6 +55,7 @@ from kudulite.basefile.footer import (
     footer_stamps,
     is_footer_intact,
     nan_names,
+    parsed_footer,
     sealed_footer,
 )
 from kudulite.basefile.page_range import (
@@ -66,7 +68,7 @@ from kudulite.basefile.page_range import (
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.model.schema import FIELD_ID_KEY, Column
 from kudulite.model.types import check_values, has_nan, is_float, joined
-from kudulite.storage.storage import FileRef, Sink, Storage
+from kudulite.storage.storage import MAPPED_BYTES_MIN, FileRef, Range, Sink, Source, Storage
 from kudulite.storage.storage_error import arrow_errors
 
 ROW_GROUP_ROWS = 131072  # on disk: the rows of a row group in version 1, the most in version 2
@@ -194,8 +196,7 @@ _Choose = Callable[[PageDirectory, int], PageRanges | None]
 class _OpenedFile:
     """The parsed parts of a file, made at its first use; immutable, shared by all threads."""
 
-    source: pa.NativeFile
-    content: pa.Buffer
+    source: Source
     metadata: pq.FileMetaData
     schema: pa.Schema  # without field metadata
     index_by_name: dict[str, int]
@@ -207,12 +208,21 @@ class _OpenedFile:
     @cached_property
     def pages(self) -> PageDirectory:
         """The places of the file's pages, found when a short read first needs them."""
-        return PageDirectory(self.footer, self.metadata, self.source.read_at)
+        return PageDirectory(self.footer, self.metadata, self.source.read)
 
     @cached_property
     def parts(self) -> PageParts:
         """The numbers of the parts of the file that are verified."""
         return PageParts(len(self.index_by_name), self.group_rows, self.metadata.num_rows)
+
+    def bounds(self, row_groups: Sequence[int], columns: Sequence[int]) -> list[Range]:
+        """Return (start, stop) of column chunks in the file."""
+        found = []
+        for group in map(self.metadata.row_group, row_groups):
+            for chunk in map(group.column, columns):
+                start = chunk.dictionary_page_offset or chunk.data_page_offset
+                found.append((start, start + chunk.total_compressed_size))
+        return found
 
 
 class BaseDataFile:
@@ -233,9 +243,13 @@ class BaseDataFile:
         self._verified = VerifiedParts() if verified is None else verified
 
     @property
-    def footer_bytes(self) -> int:
-        """The memory of the parsed footer and the page directory, about."""
-        return _PARSED_FACTOR * len(self._opened.footer)
+    def kept_bytes(self) -> int:
+        """About the memory of the parsed footer, the page directory, and the opened file.
+
+        A file of a directory is mapped, and of an object the end is kept.
+        """
+        parsed = _PARSED_FACTOR * len(self._opened.footer)
+        return parsed + min(self.ref.length, MAPPED_BYTES_MIN)
 
     @property
     def row_count(self) -> int:
@@ -306,8 +320,9 @@ class BaseDataFile:
         is_verified = self._verified.has(self.path_text, self.ref, chunks)
         with self._reading(f"row groups {list(row_groups)}, columns {list(columns)}"):
             reader = pq.ParquetFile(
-                opened.source,
+                opened.source.file(opened.bounds(row_groups, indexes)),
                 metadata=opened.metadata,
+                pre_buffer=False,  # it reads ranges that are near each other as one
                 page_checksum_verification=not is_verified,
                 read_dictionary=list(coded),
             )
@@ -316,7 +331,7 @@ class BaseDataFile:
             )
             if not is_verified:
                 check_values(table)
-        release_pages(opened.content, self.ref)
+        opened.source.release()
         expected_rows = sum(stop - start for start, stop in map(self.row_group_rows, row_groups))
         if table.num_rows != expected_rows:
             raise CorruptionError(f"{self.path}: read {table.num_rows} rows, not {expected_rows}")
@@ -428,8 +443,10 @@ class BaseDataFile:
         found: dict[Runs, dict[str, PageRanges]] = {}
         with self._reading(f"page indexes of row group {group}, columns {list(columns)}"):
             directory = self._opened.pages
-            for name in columns:
-                pages = choose(directory, self._opened.index_by_name[name])
+            indexes = [self._opened.index_by_name[name] for name in columns]
+            directory.load(group, indexes)
+            for name, index in zip(columns, indexes, strict=True):
+                pages = choose(directory, index)
                 if pages is not None:
                     found.setdefault(pages.rows, {})[name] = pages
         return found
@@ -467,7 +484,7 @@ class BaseDataFile:
                 raise PageIndexError(f"read {table.num_rows} rows, not {count}")
         if not has_checksums:
             verified.add(self.path_text, self.ref, filled)
-        release_pages(opened.content, self.ref)
+        opened.source.release()
         return {name: joined(c) for name, c in zip(chosen, table.columns, strict=True)}
 
     def encodings(self, column: str) -> frozenset[str]:
@@ -519,20 +536,19 @@ class BaseDataFile:
         return opened
 
     def _open(self) -> _OpenedFile:
-        source = self._storage.open(self.path, self.ref)
-        trailer_bytes = min(self.ref.length, TRAILER_BYTES)
-        tail = source.read_at(trailer_bytes, self.ref.length - trailer_bytes)
+        source = self._storage.open_ranges(self.path, self.ref)
+        end = self.ref.length
+        (tail,) = source.read([(max(0, end - TRAILER_BYTES), end)])
         try:
-            start, stop = footer_bounds(tail, self.ref.length)
+            start, stop = footer_bounds(tail.to_pybytes(), end)
         except ValueError as error:
             raise CorruptionError(f"{self.path}: not base data: {error}") from error
-        footer = source.read_at(stop - start, start)
+        footer = source.read([(start, stop)])[0].to_pybytes()
         if not is_footer_intact(footer):
             raise CorruptionError(f"{self.path}: the checksum of the footer differs")
         with self._reading("the footer"):
-            content = source.read_buffer()
-            metadata = pq.read_metadata(source)
-            check_chunks(metadata, content)
+            metadata = parsed_footer(footer)
+            check_chunks(metadata, source.file([]))
             file_schema = metadata.schema.to_arrow_schema()
             if len(set(file_schema.names)) < len(file_schema):
                 raise ValueError(f"columns of equal names in {file_schema.names}")
@@ -541,7 +557,6 @@ class BaseDataFile:
             name_by_id = {int(field.metadata[FIELD_ID_KEY]): field.name for field in file_schema}
             return _OpenedFile(
                 source=source,
-                content=content,
                 metadata=metadata,
                 schema=schema,
                 index_by_name={name: i for i, name in enumerate(file_schema.names)},

@@ -2,17 +2,18 @@
 
 Holds opened files, decoded column chunks of point reads, and the changed rows beside the files of
 native plans, so that a warm read touches no file.
-Values are immutable and shared: no caller may change one. `Storage.open` opens the files:
+Values are immutable and shared: no caller may change one. In a directory, files are opened so:
 
     up to 64 KiB    is read: its content is in memory and counts in full
     larger          is mapped, without a descriptor that stays open
 
 A process may have 65,530 maps (vm.max_map_count) and often only 1,024 descriptors; tables of many
-small rowsets would use up both. An owner that keeps a file open counts its `kept_bytes` in the
-block cache, so the cache's capacity bounds the number of maps: 384 MiB allow 6,144.
+small rowsets would use up both. An owner that keeps a file open counts `Storage.kept_bytes` in the
+block cache, so the cache's capacity bounds the number of maps: 384 MiB allow 6,144. Objects of a
+store are in memory and count in full, but for base data, of which the end is kept.
 
-The pages of a map that were touched count as memory of the process. `release_pages` gives them back
-after a read: they stay in the system's page cache, and a later read maps them again.
+The pages of a map that were touched count as memory of the process. `Source.release` gives them
+back after a read: they stay in the system's page cache, and a later read maps them again.
 
 `compacted` gives decoded columns a form that takes less memory; `plain` undoes it. Of rows with
 ten columns like TPC-H's lineitem it takes 55 instead of 95 bytes.
@@ -39,7 +40,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import threading
 import weakref
 from collections import OrderedDict
@@ -54,7 +54,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kudulite.basefile.page_range import PAGE_ROWS
-from kudulite.storage.storage import MAPPED_BYTES_MIN, FileRef, Storage
+from kudulite.storage.storage import FileRef, Storage
 
 VALUE_CAPACITY_FRACTION = 4  # a value may take at most this part (1/4) of the capacity
 # Says whether so many bytes may stay in the cache.
@@ -357,32 +357,6 @@ def _begin_all() -> None:
 
 
 register_at_fork(after_in_child=_begin_all)
-
-
-def kept_bytes(ref: FileRef) -> int:
-    """Return the size of an opened file in the block cache: its content's, or that of a map."""
-    return min(ref.length, MAPPED_BYTES_MIN)
-
-
-def release_pages(content: pa.Buffer, ref: FileRef) -> None:
-    """Give back the memory of the pages of a file, `content` as `Storage.open` has mapped it.
-
-    Other threads may be reading it. The pages of a file are only unmapped, but those of other
-    memory would be lost, so a file that is not mapped stays as it is.
-    """
-    if ref.length > MAPPED_BYTES_MIN and _madvise is not None:
-        _madvise(content.address, content.size, mmap.MADV_DONTNEED)
-
-
-def _found_madvise() -> Callable[[int, int, int], int] | None:
-    found = getattr(ctypes.CDLL(None), "madvise", None)
-    if found is None or not hasattr(mmap, "MADV_DONTNEED"):
-        return None
-    found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return found  # type: ignore[no-any-return]
-
-
-_madvise = _found_madvise()
 
 
 def return_memory(worked_bytes: int) -> None:

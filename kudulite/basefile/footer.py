@@ -75,17 +75,22 @@ def nan_names(
     return frozenset(name_by_id[column_id] for column_id in ids)
 
 
-def check_chunks(metadata: pq.FileMetaData, content: pa.Buffer) -> None:
+def parsed_footer(footer: bytes) -> pq.FileMetaData:
+    """Return a footer as Parquet parses it; errors are Arrow's."""
+    length = len(footer).to_bytes(4, "little")
+    return pq.read_metadata(pa.BufferReader(b"".join([footer, length, PARQUET_MAGIC])))
+
+
+def check_chunks(metadata: pq.FileMetaData, file: pa.NativeFile) -> None:
     """Raise Arrow's error for a footer with a column chunk that Arrow cannot describe.
 
     Asked for the metadata of such a chunk, pyarrow ends the process, because Python does not expect
     what its C++ part throws. A read that buffers first looks at all chunks, where errors are
-    expected, and then reads, which the closed source of `content` refuses.
+    expected, and then reads, which `file`, the one of the footer, refuses because it is closed.
     """
-    source = pa.BufferReader(content)
-    reader = pq.ParquetFile(source, metadata=metadata, pre_buffer=True)
-    source.close()
-    with contextlib.suppress(ValueError):  # a closed source
+    reader = pq.ParquetFile(file, metadata=metadata, pre_buffer=True)
+    file.close()
+    with contextlib.suppress(ValueError):  # a closed file
         reader.read_row_groups(range(metadata.num_row_groups), use_threads=False)
 
 

@@ -47,11 +47,11 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from kudulite.basefile.block_cache import VerifiedParts, release_pages
+from kudulite.basefile.block_cache import VerifiedParts
 from kudulite.errors import CorruptionError
 from kudulite.model.key_array import KeyArray, Side, fitted_bound, searched_in_order
 from kudulite.storage.checked_json import check_crc32, check_format_version
-from kudulite.storage.storage import FileRef, Sink, Storage
+from kudulite.storage.storage import FileRef, Sink, Source, Storage
 from kudulite.storage.storage_error import arrow_errors
 
 FORMAT_VERSION = 1  # on disk: a change of meaning raises it
@@ -84,7 +84,7 @@ def write_key_index(sink: Sink, keys: KeyArray) -> None:
 class _OpenedIndex:
     """The checked parts of an index file, made at its first use; immutable but for `loaded`."""
 
-    content: pa.Buffer  # the whole file, memory-mapped, its CRC verified
+    source: Source  # its CRC is verified
     header: KeyIndexHeader
     first_keys: KeyArray
     loaded: LoadedKeys
@@ -226,10 +226,11 @@ class KeyIndex:
         return opened
 
     def _open(self) -> _OpenedIndex:
-        content = self._storage.open(self.path, self.ref).read_buffer(self.ref.length)
+        source = self._storage.open_whole(self.path, self.ref)
+        content = source.content()
         if not self._verified.has(self._path_text, self.ref):
             check_crc32(f"{self.path}: CRC", zlib.crc32(content), self.ref.crc32)
-            release_pages(content, self.ref)
+            source.release()
             self._verified.add(self._path_text, self.ref)
         with arrow_errors(self.path, "not a key index"):
             reader = pa.ipc.open_file(content)
@@ -254,7 +255,7 @@ class KeyIndex:
         bounds = header.first_keys[0] if header.first_keys else b"", header.last_key or b""
         with arrow_errors(self.path, "its keys have no place in memory"):
             loaded = loaded_keys(header.key_count, header.width, bounds, BATCH_ROWS)
-        return _OpenedIndex(content, header, first_keys, loaded)
+        return _OpenedIndex(source, header, first_keys, loaded)
 
     def _load(self, opened: _OpenedIndex, batch: int) -> None:
         """Load the keys of a batch, unless they are in memory."""
@@ -265,9 +266,10 @@ class KeyIndex:
         with arrow_errors(self.path, f"cannot read batch {batch}"):
             # The threads of pyarrow would cost four times as much as reading a batch.
             options = pa.ipc.IpcReadOptions(use_threads=False)
-            column = pa.ipc.open_file(opened.content, options=options).get_batch(batch).column(0)
+            reader = pa.ipc.open_file(opened.source.content(), options=options)
+            column = reader.get_batch(batch).column(0)
             column.validate(full=True)
-        release_pages(opened.content, self.ref)
+        opened.source.release()
         expected = min(BATCH_ROWS, opened.header.key_count - batch * BATCH_ROWS)
         if len(column) != expected or column.null_count:
             raise CorruptionError(f"{self.path}: batch {batch} has not {expected} keys")

@@ -28,11 +28,12 @@ import itertools
 import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 PAGE_ROWS = 8192
@@ -63,8 +64,8 @@ _PAGE_LOCATION = re.compile(
 # Of one value, by physical type, where all values have as many.
 _VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
-# Returns `length` bytes at an offset of the file.
-ReadAt = Callable[[int, int], bytes]
+# Returns the bytes of each (start, stop) of the file.
+ReadRanges = Callable[[Sequence[tuple[int, int]]], Sequence[pa.Buffer]]
 # Ascending (first, after the last) of page numbers, or of rows.
 Runs = tuple[tuple[int, int], ...]
 
@@ -115,14 +116,14 @@ class PageDirectory:
     bounds that are too short for their type.
     """
 
-    def __init__(self, footer: bytes, metadata: pq.FileMetaData, read_at: ReadAt) -> None:
-        """`metadata` are those that Parquet has parsed from the footer; `read_at` reads the file.
+    def __init__(self, footer: bytes, metadata: pq.FileMetaData, read: ReadRanges) -> None:
+        """`metadata` are those that Parquet has parsed from the footer; `read` reads the file.
 
         Raises PageIndexError.
         """
         self._footer = footer
         self._metadata = metadata
-        self._read_at = read_at
+        self._read = read
         self._elements = _column_elements(footer)
         self._chunks: dict[tuple[int, int], _FoundChunk] = {}
         self._pages: dict[tuple[int, int], Pages] = {}
@@ -152,14 +153,27 @@ class PageDirectory:
         chunk = self._found(row_group, column).chunk if element is not None else None
         if chunk is None or element is None:
             return None
-        pages = self._pages.get((row_group, column))
-        if pages is None:
-            index = self._read_at(chunk.index_stop - chunk.index_start, chunk.index_start)
-            row_count = self._metadata.row_group(row_group).num_rows
-            pages = read_pages(chunk, index, row_count)
-            first_rows = self._first_rows.setdefault(pages.first_rows.tobytes(), pages.first_rows)
-            pages = self._pages[row_group, column] = Pages(pages.offsets, first_rows)
+        if (row_group, column) not in self._pages:
+            self.load(row_group, [column])
+        pages = self._pages[row_group, column]
         return PageRanges(element, chunk, pages, choose(pages))
+
+    def load(self, row_group: int, columns: Iterable[int]) -> None:
+        """Read the offset indexes of column chunks, those that there are, in one read.
+
+        Raises PageIndexError.
+        """
+        missing = [c for c in columns if (row_group, c) not in self._pages and self._elements[c]]
+        found = [(column, self._found(row_group, column).chunk) for column in missing]
+        chunks = [(column, chunk) for column, chunk in found if chunk is not None]
+        if not chunks:
+            return
+        row_count = self._metadata.row_group(row_group).num_rows
+        indexes = self._read([(chunk.index_start, chunk.index_stop) for _, chunk in chunks])
+        for (column, chunk), index in zip(chunks, indexes, strict=True):
+            pages = read_pages(chunk, index.to_pybytes(), row_count)
+            first_rows = self._first_rows.setdefault(pages.first_rows.tobytes(), pages.first_rows)
+            self._pages[row_group, column] = Pages(pages.offsets, first_rows)
 
     def check_bounds(self, row_group: int, column: int, described: pq.ColumnSchema) -> None:
         """Raise PageIndexError if a bound in the statistics of a chunk has a wrong length."""
@@ -171,7 +185,7 @@ class PageDirectory:
 
     def cut(self, ranges: Sequence[PageRanges], row_count: int) -> bytes:
         """Return a Parquet file with the first rows of the given pages; see `cut_file`."""
-        return cut_file(ranges, row_count, self._read_at)
+        return cut_file(ranges, row_count, self._read)
 
     def _found(self, row_group: int, column: int) -> _FoundChunk:
         found = self._chunks.get((row_group, column))
@@ -329,25 +343,33 @@ class PageRanges:
         first_rows = self.pages.first_rows
         return tuple((first_rows[first], first_rows[last]) for first, last in self.runs)
 
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """(Start, stop) in the file of the dictionary, which may be empty, and of each run."""
+        offsets = self.pages.offsets
+        runs = [(offsets[first], offsets[last]) for first, last in self.runs]
+        return [(self.chunk.start, self.chunk.data_start), *runs]
 
-def cut_file(columns: Sequence[PageRanges], row_count: int, read_at: ReadAt) -> bytes:
+
+def cut_file(columns: Sequence[PageRanges], row_count: int, read: ReadRanges) -> bytes:
     """Return a Parquet file with the pages of columns that all have the same rows.
 
     Its footer names only the first `row_count` rows, because a reader decodes no page further than
     that. The columns are in the order given. Raises PageIndexError.
+
+    All is read at once, each dictionary too: whether it is needed is seen in the pages.
     """
+    parts = iter(read([bounds for column in columns for bounds in column.bounds]))
     body, described = [PARQUET_MAGIC], []
     position = len(PARQUET_MAGIC)
     for column in columns:
-        chunk, offsets = column.chunk, column.pages.offsets
-        data, is_plain = list[bytes](), True
-        for first, last in column.runs:
-            part = read_at(offsets[last] - offsets[first], offsets[first])
+        dictionary, data = next(parts), [next(parts) for _ in column.runs]
+        is_plain = True
+        for (first, last), part in zip(column.runs, data, strict=True):
             is_plain = _are_plain(column.pages, first, last, part) and is_plain
-            data.append(part)
         if not is_plain:
-            data.insert(0, read_at(chunk.data_start - chunk.start, chunk.start))
-        dictionary_bytes = 0 if is_plain else len(data[0])
+            data.insert(0, dictionary)
+        dictionary_bytes = 0 if is_plain else len(dictionary)
         nbytes = sum(map(len, data))
         described.append(_described(column, position, dictionary_bytes, nbytes))
         body += data
@@ -356,7 +378,7 @@ def cut_file(columns: Sequence[PageRanges], row_count: int, read_at: ReadAt) -> 
     return b"".join([*body, footer, len(footer).to_bytes(4, "little"), PARQUET_MAGIC])
 
 
-def _are_plain(pages: Pages, first: int, last: int, data: bytes) -> bool:
+def _are_plain(pages: Pages, first: int, last: int, data: pa.Buffer) -> bool:
     """Return whether no page in `data` needs the dictionary.
 
     Raises PageIndexError unless each page's header has as many values as the index says.

@@ -36,7 +36,7 @@ from kudulite.storage.names import (
     staged_of,
     version_of,
 )
-from kudulite.storage.storage import Storage
+from kudulite.storage.storage import Storage, is_taken
 
 _HINT = re.compile(rb"[0-9]{1,20}\s*")
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -89,9 +89,9 @@ def check_has_no_lost_table(storage: Storage, folder: Path) -> None:
 def _lost_table(storage: Storage, folder: Path) -> str:
     """Return what is missing of a table that was in a folder, empty if there was none."""
     tablets, manifest = folder / TABLET_FOLDER, folder / MANIFEST_FOLDER
-    if not storage.exists(tablets) or listed_versions(storage, folder):
+    if not storage.is_folder(tablets) or listed_versions(storage, folder):
         return ""
-    if not storage.exists(manifest):
+    if not storage.is_folder(manifest):
         return "the folder is missing"
     inside = (ROWSET_FOLDER, WAL_FOLDER)
     places = [tablet / name for tablet in storage.entries(tablets) for name in inside]
@@ -102,7 +102,7 @@ def _lost_table(storage: Storage, folder: Path) -> str:
 
 def contents(storage: Storage, folder: Path) -> str:
     """Return what is there instead of a table, for a message."""
-    if not storage.exists(folder):
+    if not is_taken(storage, folder):
         return "the folder does not exist; create the table first"
     if not storage.is_folder(folder):
         return "it is a file"

@@ -22,7 +22,7 @@ from kudulite.client.table_names import move_table, table_folder
 from kudulite.errors import CorruptionError, TableExistsError
 from kudulite.shown.progress import Progress
 from kudulite.storage.names import ROWSET_FOLDER, TABLET_FOLDER
-from kudulite.storage.storage import FileRef
+from kudulite.storage.storage import FileRef, is_taken
 from kudulite.table.environment import Environment
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.open_writes import begin_write
@@ -98,7 +98,7 @@ def _places(
 ) -> tuple[TableStore, TableStore]:
     """Return where the copy is built, empty, and where it will be."""
     target = TableStore(table_folder(place.parent, place.name), environment)
-    if target.chain.exists() or target.storage.exists(place):
+    if target.chain.exists() or is_taken(target.storage, place):
         raise TableExistsError(f"cannot copy {source.name!r} to {place}: it is there")
     hidden = TableStore(place.with_name(f".copy-{place.name}"), environment)
     hidden.storage.delete_below(hidden.folder)

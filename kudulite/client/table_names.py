@@ -56,7 +56,7 @@ from kudulite.errors import (
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.types import is_unicode
 from kudulite.storage.names import is_trash, new_staged_name, new_trash_name, soft_deleted_name
-from kudulite.storage.storage import Storage
+from kudulite.storage.storage import Storage, is_taken
 from kudulite.table.environment import Environment
 from kudulite.table.table_log import LostRaceError, Turn
 from kudulite.table.table_store import TableStore
@@ -106,7 +106,7 @@ def move_table(store: TableStore, target: TableStore) -> TableStore:
         taken = TableExistsError(
             f"cannot rename {store.name!r}: {target.name!r} is in {target.folder.parent}"
         )
-        if storage.exists(target.folder):
+        if is_taken(storage, target.folder):
             raise taken
         try:
             storage.move(store.folder, target.folder)
@@ -227,7 +227,7 @@ def recall_table(
             f"no soft-deleted table with id {table_id!r} in {root}; soft-deleted tables: {texts}"
         )
     target = TableStore(table_folder(root, new_name or found.name), environment)
-    if environment.storage.exists(target.folder):
+    if is_taken(environment.storage, target.folder):
         raise TableExistsError(
             f"cannot recall table {found.name!r}: {target.name!r} is in {root}; give another name,"
             f" as in client.recall_table({table_id!r}, 'new name')"
@@ -235,7 +235,7 @@ def recall_table(
     try:
         move_table(TableStore(found.path, environment), target)
     except (TableNotFoundError, StorageError) as error:
-        if environment.storage.exists(found.path):
+        if is_taken(environment.storage, found.path):
             raise
         raise TableNotFoundError(
             f"table {found.name!r}, id {table_id!r}, has just been recalled, or removed after its"

@@ -51,7 +51,7 @@ from kudulite.model.schema import Column
 from kudulite.model.types import is_widened
 from kudulite.storage.json_form import JsonForm, Stored
 from kudulite.storage.new_files import NewFiles
-from kudulite.storage.storage import MAPPED_BYTES_MIN, FileRef, Sink, Storage, check_content
+from kudulite.storage.storage import FileRef, Sink, Storage, check_content
 from kudulite.storage.storage_error import arrow_errors
 
 FORMAT_VERSION = 1
@@ -245,7 +245,7 @@ class DeltaFile:
         self.path = path
         self.meta = meta
         self._row_count_base = row_count_base
-        self._source: pa.Buffer | None = None
+        self._content: pa.Buffer | None = None
         self._is_checked = False
         self._schema: pa.Schema | None = None
         self._validated: set[str] = set()
@@ -320,16 +320,17 @@ class DeltaFile:
         return DeltaRows(self.rowids, self.ops, columns, self.timestamps())
 
     def _open(self) -> pa.Buffer:
-        if self._source is not None:
-            return self._source
-        source = self._storage.open(self.path, self.meta.ref).read_buffer()
+        if self._content is not None:
+            return self._content
+        source = self._storage.open_whole(self.path, self.meta.ref)
+        content = source.content()
         if not self._is_checked:
-            check_content(self.path, source, self.meta.ref)
+            check_content(self.path, content, self.meta.ref)
             self._is_checked = True
         # Appliers keep their files longer than the cache does, so a map is not kept here.
-        if self.meta.ref.length <= MAPPED_BYTES_MIN:
-            self._source = source
-        return source
+        if not source.is_map:
+            self._content = content
+        return content
 
     def _open_schema(self) -> pa.Schema:
         if self._schema is None:

@@ -43,7 +43,6 @@ from kudulite.basefile.block_cache import (
     Keeps,
     always,
     compacted,
-    kept_bytes,
     plain,
     taken,
 )
@@ -340,7 +339,7 @@ class DiskRowSet(RowSet):
         ref = self.meta.key_index
         path = self.folder / ref.name
         index = KeyIndex(self.storage, path, ref, self.meta.row_count, self._cache.verified)
-        return index, index.nbytes + kept_bytes(ref)
+        return index, index.nbytes + self.storage.kept_bytes(ref)
 
     def _bloom(self) -> BloomFilter:
         bloom: BloomFilter = self._cache.get_or_load(self._bloom_path, self._load_bloom)
@@ -349,11 +348,11 @@ class DiskRowSet(RowSet):
     def _load_bloom(self) -> tuple[BloomFilter, int]:
         ref = self.meta.bloom
         path = self.folder / ref.name
-        content = self.storage.open(path, ref).read_buffer(ref.length)
+        content = self.storage.open_whole(path, ref).content()
         if not self._cache.verified.has(self._bloom_path, ref):
             check_content(path, content, ref)
             self._cache.verified.add(self._bloom_path, ref)
-        return BloomFilter(path, content, is_verified=True), kept_bytes(ref)
+        return BloomFilter(path, content, is_verified=True), self.storage.kept_bytes(ref)
 
 
 class RowSetDeltas:
@@ -383,8 +382,8 @@ class RowSetDeltas:
         path = f"{self._folder_text}/{meta.ref.name}"  # a Path takes longer than all the rest
 
         def load() -> tuple[DeltaFile, int]:
-            nbytes = _DELTA_ROW_BYTES * meta.row_count + kept_bytes(meta.ref)
             storage, row_count = self._cache.storage, self._meta.row_count
+            nbytes = _DELTA_ROW_BYTES * meta.row_count + storage.kept_bytes(meta.ref)
             return DeltaFile(storage, self._folder / meta.ref.name, meta, row_count), nbytes
 
         file: DeltaFile = self._cache.get_or_load(path, load)
@@ -592,7 +591,7 @@ class BaseColumns:
 
         def load() -> tuple[BaseDataFile, int]:
             file = BaseDataFile(cache.storage, path, ref, cache.verified)
-            return file, file.footer_bytes + kept_bytes(ref)
+            return file, file.kept_bytes
 
         file: BaseDataFile = cache.get_or_load(str(path), load)
         group_rows = self._meta.rows_per_group

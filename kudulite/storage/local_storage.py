@@ -17,13 +17,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import mmap
 import os
 import shutil
 import stat
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,15 @@ from kudulite.errors import CorruptionError
 from kudulite.storage.address import DIRECTORIES, StorageAddress
 from kudulite.storage.held_file import HeldFile, is_held, remove_hidden, touch
 from kudulite.storage.open_file import READ_FLAGS, AppendFile, DurableSteps, OpenFolder, read_range
-from kudulite.storage.storage import MAPPED_BYTES_MIN, FileRef, Listed, check_same_length
+from kudulite.storage.storage import (
+    MAPPED_BYTES_MIN,
+    FileRef,
+    Listed,
+    Range,
+    S,
+    T,
+    check_same_length,
+)
 from kudulite.storage.storage_error import arrow_errors, storage_error, storage_errors
 from kudulite.storage.table_lock import TableLock, create_lock_file
 
@@ -110,6 +119,41 @@ class LocalSink:
 
     def __exit__(self, *_exc: object) -> None:
         self.abort()
+
+
+class LocalSource:
+    """A file whose content is in memory, or mapped.
+
+    Memory that is not a map is never given back.
+    """
+
+    def __init__(self, content: pa.Buffer, *, is_map: bool) -> None:
+        self._content = content
+        self.is_map = is_map
+
+    def content(self) -> pa.Buffer:
+        """Return the whole content."""
+        return self._content
+
+    def read(self, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        """Return the bytes of each (start, stop), without a copy."""
+        content, end = self._content, self._content.size
+        # Arrow does not check the bounds of a slice.
+        bounds = [(min(start, end), min(stop, end)) for start, stop in ranges]
+        return [content.slice(start, stop - start) for start, stop in bounds]
+
+    def file(self, ranges: Sequence[Range]) -> pa.NativeFile:
+        """Return the file for Arrow to read."""
+        return pa.BufferReader(self._content)
+
+    def release(self) -> None:
+        """Give back the memory of the pages that were read, if the file is mapped.
+
+        Other threads may be reading them. The pages of a file are only unmapped, but those of other
+        memory would be lost.
+        """
+        if self.is_map and _madvise is not None:
+            _madvise(self._content.address, self._content.size, mmap.MADV_DONTNEED)
 
 
 class LocalStorage:
@@ -228,6 +272,7 @@ class LocalStorage:
                 size = _regular_size(path, os.fstat(descriptor))
                 parts = []
                 for offset, length in ranges:
+                    offset = offset if offset >= 0 else max(size + offset, 0)
                     left = max(size - offset, 0)
                     length = left if length is None else min(left, length)
                     parts.append(read_range(descriptor, offset, length) if length else b"")
@@ -236,15 +281,39 @@ class LocalStorage:
                 os.close(descriptor)
 
     def open(self, path: Path, ref: FileRef) -> pa.NativeFile:
+        """Open a file for Arrow."""
+        return pa.BufferReader(self.open_whole(path, ref).content())
+
+    def open_whole(self, path: Path, ref: FileRef) -> LocalSource:
         """Open a file of `ref`, mapped if it is longer than MAPPED_BYTES_MIN."""
         try:
             check_same_length(path, self._own_length(path), ref)
             if ref.length <= MAPPED_BYTES_MIN:
-                return pa.BufferReader(path.read_bytes())
+                return LocalSource(pa.py_buffer(path.read_bytes()), is_map=False)
             with arrow_errors(path, "it cannot be mapped"), pa.memory_map(str(path), "r") as file:
-                return pa.BufferReader(file.read_buffer())
+                return LocalSource(file.read_buffer(), is_map=True)
         except OSError as error:
             raise storage_error("open", path, error) from error
+
+    def open_ranges(self, path: Path, ref: FileRef) -> LocalSource:
+        """Open a file of `ref` as `open_whole` does."""
+        return self.open_whole(path, ref)
+
+    def kept_bytes(self, ref: FileRef) -> int:
+        """Return the size of a file in memory, or what a map counts as: there are not many."""
+        return min(ref.length, MAPPED_BYTES_MIN)
+
+    @property
+    def reads_at_once(self) -> int:
+        """Return 1: a read of a map keeps its processor busy."""
+        return 1
+
+    def side_by_side(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
+        """Return `work` of each item; one after the other, because nothing waits for a network."""
+        return [work(item) for item in items]
+
+    def prefetch(self, loads: Iterable[Callable[[], object]]) -> None:
+        """Do nothing: the system's cache and its read-ahead are as fast."""
 
     def length(self, path: str | Path) -> int:
         """Return a file's length. Raises CorruptionError where it or its folder is a link."""
@@ -432,6 +501,17 @@ class LocalStorage:
             return None
         # Some network file systems do not say.
         return found.f_bavail * found.f_frsize if found.f_blocks else None
+
+
+def _found_madvise() -> Callable[[int, int, int], int] | None:
+    found = getattr(ctypes.CDLL(None), "madvise", None)
+    if found is None or not hasattr(mmap, "MADV_DONTNEED"):
+        return None
+    found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return found  # type: ignore[no-any-return]
+
+
+_madvise = _found_madvise()
 
 
 def exchange_names(one: Path, other: Path) -> None:

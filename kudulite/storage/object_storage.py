@@ -32,7 +32,7 @@ import tempfile
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,9 @@ from kudulite.storage.address import StorageAddress
 from kudulite.storage.names import version_of
 from kudulite.storage.object_errors import is_panic, reason, store_errors
 from kudulite.storage.object_path import ObjectPath
+from kudulite.storage.object_reader import READS_AT_ONCE, ObjectReader, side_by_side
 from kudulite.storage.open_file import DurableSteps
-from kudulite.storage.storage import Directory, FileRef, Listed, as_path, check_same_length
+from kudulite.storage.storage import Directory, FileRef, Listed, S, Source, T
 from kudulite.storage.storage_error import storage_error
 from kudulite.storage.storage_options import AZURE, GOOGLE, S3, Service, StorageOptions
 from kudulite.storage.table_folders import FOLDERS_NAME, TableFolders
@@ -170,6 +171,7 @@ class ObjectStorage(DurableSteps):
         self, store: ObjectStore, root: Path, address: StorageAddress | None = None
     ) -> None:
         self._store = store
+        self._reader = ObjectReader(store, self._name)
         self.root = root
         self._address = address
         self._clock_seconds: float | None = None  # the store's clock minus ours
@@ -298,33 +300,44 @@ class ObjectStorage(DurableSteps):
 
     def read(self, path: Path) -> bytes:
         """Return an object's content."""
-        with store_errors("read", path):
-            return bytes(obstore.get(self._store, self._name(path)).bytes())
+        return self._reader.read(path)
 
     def read_ranges(
         self, path: Path, ranges: Sequence[tuple[int, int | None]]
     ) -> tuple[int, list[bytes]]:
         """Return (an object's length, the bytes of each (offset, length)), side by side."""
-        length = self.length(path)
-        bounds = [
-            (min(start, length), length if count is None else min(start + count, length))
-            for start, count in ranges
-        ]
-        wanted = [(start, stop) for start, stop in bounds if start < stop]
-        found: Iterator[Any] = iter(())
-        if wanted:
-            starts, stops = zip(*wanted, strict=True)
-            with store_errors("read", path):
-                parts = obstore.get_ranges(self._store, self._name(path), starts=starts, ends=stops)
-            found = iter(parts)
-        return length, [bytes(next(found)) if start < stop else b"" for start, stop in bounds]
+        return self._reader.read_ranges(path, ranges) if ranges else (self.length(path), [])
 
     def open(self, path: Path, ref: FileRef) -> pa.NativeFile:
         """Read a whole object, and return it as a file in memory."""
-        with store_errors("open", path):
-            content = obstore.get(self._store, self._name(path)).bytes()
-        check_same_length(path, len(content), ref)
-        return pa.BufferReader(pa.py_buffer(content))
+        return pa.BufferReader(self.open_whole(path, ref).content())
+
+    def open_whole(self, path: Path, ref: FileRef) -> Source:
+        """Read a whole object into memory, a large one by several requests."""
+        return self._reader.open_whole(path, ref)
+
+    def open_ranges(self, path: Path, ref: FileRef) -> Source:
+        """Return what fetches parts of an object; nothing is read yet."""
+        return self._reader.open_ranges(path, ref)
+
+    def kept_bytes(self, ref: FileRef) -> int:
+        """Return the size of an object, which is in memory."""
+        return ref.length
+
+    @property
+    def reads_at_once(self) -> int:
+        """How many reads are begun together: a store serves very many."""
+        return READS_AT_ONCE
+
+    def side_by_side(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
+        """Return `work` of each item, in threads that end with the call."""
+        return side_by_side(work, items)
+
+    def prefetch(self, loads: Iterable[Callable[[], object]]) -> None:
+        """Run `loads` side by side; one alone is left to the reader."""
+        begun = list(loads)
+        if len(begun) > 1:
+            side_by_side(lambda load: load(), begun)
 
     def length(self, path: str | Path) -> int:
         """Return an object's length."""
@@ -332,11 +345,8 @@ class ObjectStorage(DurableSteps):
             return int(obstore.head(self._store, self._name(path))["size"])
 
     def exists(self, path: str | Path) -> bool:
-        """Whether there is an object at `path`, or one with this path in front of its name."""
-        place = as_path(str(path))
-        if self._is_table_folder(place):
-            return True
-        return self.identity(path) is not None or self.is_folder(place)
+        """Whether there is an object at `path`."""
+        return self.identity(path) is not None
 
     def identity(self, path: str | Path) -> object:
         """Return the identity of an object, which no later one of its name has, or None."""
@@ -354,7 +364,9 @@ class ObjectStorage(DurableSteps):
             return None
 
     def is_folder(self, path: Path) -> bool:
-        """Whether there is an object with this path in front of its name."""
+        """Whether a path is the folder of a table, or in front of the name of an object."""
+        if self._is_table_folder(path):
+            return True
         with store_errors("list", path):
             stream = obstore.list(self._store, prefix=self._prefix(path), chunk_size=1)
             return any(stream)

@@ -3,7 +3,8 @@
     put, open_sink      a new file, whole or as a stream; its content is durable
     put_if_absent       a new file in one durable step, of which one of several writers wins
     sync                the names of new files are durable
-    read, read_ranges, open, length, exists, identity, entries, files_below, names_below
+    read, read_ranges, length, exists, identity, is_folder, entries, files_below, names_below
+    open, open_whole, open_ranges, kept_bytes, reads_at_once, side_by_side, prefetch
     delete, delete_folder, delete_below
     hold, is_held, mark_used     a file that shows that an operation is under way
     place_of, new_place, name_place, move, exchange, link_target     the folders of tables
@@ -24,11 +25,11 @@ exists only for a file whose content is durable; (3) a name is durable only afte
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated, Any, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
@@ -42,6 +43,11 @@ from kudulite.storage.open_file import AppendFile
 # A longer file is mapped where that is possible: opening it then reads and keeps nothing.
 MAPPED_BYTES_MIN = 64 << 10
 _READ_BYTES = 4 << 20
+
+S = TypeVar("S")
+T = TypeVar("T")
+# (Start, stop) of bytes in a file.
+Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,25 @@ class Folder(Protocol):
     def __exit__(self, *_exc: object) -> None: ...
 
 
+class Source(Protocol):
+    """An opened file, which never changes; any number of threads read it."""
+
+    is_map: bool
+    """Whether it takes a map of the process, of which there are not many, and no memory."""
+
+    def content(self) -> pa.Buffer:
+        """Return the whole content."""
+
+    def read(self, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        """Return the bytes of each (start, stop), fewer where the file ends."""
+
+    def file(self, ranges: Sequence[Range]) -> pa.NativeFile:
+        """Return the file for Arrow to read; the ranges are all that it is expected to read."""
+
+    def release(self) -> None:
+        """Give back the memory of the pages that were read, if the file is mapped."""
+
+
 class Storage(Protocol):
     """The verbs. All raise StorageError, with ENOENT where something is missing.
 
@@ -168,21 +193,54 @@ class Storage(Protocol):
     ) -> tuple[int, list[bytes]]:
         """Return (the file's length, the bytes of each (offset, length)).
 
-        There are fewer bytes where the file ends; length None means up to the end.
+        There are fewer bytes where the file ends; length None means up to the end. A negative
+        offset counts from the end, and means the beginning if the file is shorter.
         """
 
     def open(self, path: Path, ref: FileRef) -> pa.NativeFile:
-        """Open a file; any number of threads may read the result at given offsets, without a copy.
+        """Open a file for Arrow; the errors are those of `open_whole`."""
+
+    def open_whole(self, path: Path, ref: FileRef) -> Source:
+        """Open a file all of which will be read; a small one, or one that can be mapped.
 
         Raises CorruptionError when its length is not the one in `ref`, OutOfMemoryError when it
         cannot be mapped. The caller checks `ref.crc32` where it reads the whole file.
+        """
+
+    def open_ranges(self, path: Path, ref: FileRef) -> Source:
+        """Open a file of which parts will be read, its end among the first.
+
+        The errors are those of `open_whole`, but may come from the first read.
+        """
+
+    def kept_bytes(self, ref: FileRef) -> int:
+        """Return the memory that a file of `open_whole` takes while it is open."""
+
+    @property
+    def reads_at_once(self) -> int:
+        """How many reads should be under way together: more than one where they wait."""
+
+    def side_by_side(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
+        """Return `work` of each item, in their order; in threads where reads wait for a network.
+
+        The first error is raised when all work has ended.
+        """
+
+    def prefetch(self, loads: Iterable[Callable[[], object]]) -> None:
+        """Run `loads` in threads where reads wait for a network, else none of them.
+
+        Each load keeps its result in a cache, where it is asked for later, one after the other.
+        `loads` are not even asked for where none is run.
         """
 
     def length(self, path: str | Path) -> int:
         """Return a file's length in bytes."""
 
     def exists(self, path: str | Path) -> bool:
-        """Whether there is a file or a folder at `path`, or a link, which is not followed."""
+        """Whether there is a file at `path`; in a directory also a folder, or a link, not followed.
+
+        `is_taken` looks for a folder everywhere.
+        """
 
     def identity(self, path: str | Path) -> object:
         """Return the identity of a file, which no later one of its name has; None without one."""
@@ -284,6 +342,11 @@ def as_path(text: str) -> Path:
     """Return the path of a text that a path has given: of a directory, or of a bucket."""
     # The layers above use nothing of a Path that a pure path does not have.
     return cast(Path, ObjectPath(text)) if "://" in text else Path(text)
+
+
+def is_taken(storage: Storage, path: Path) -> bool:
+    """Return whether there is a file or a folder at `path`, or a link, which is not followed."""
+    return storage.exists(path) or storage.is_folder(path)
 
 
 def read_verified(storage: Storage, path: Path, ref: FileRef) -> bytes:

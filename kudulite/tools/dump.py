@@ -152,7 +152,7 @@ def _base(storage: Storage, path: Path, limit: int) -> Dump:
     content = _content(storage, path)
     with pq.ParquetFile(content) as file:
         metadata = file.metadata
-        check_chunks(metadata, content)
+        check_chunks(metadata, pa.BufferReader(content))
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         about = {
             "row_count": metadata.num_rows,

@@ -39,7 +39,7 @@ from kudulite.model.encoded_key import encode_keys
 from kudulite.model.hybrid_time import parse_timestamp
 from kudulite.model.types import int64
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.local_storage import LocalSource, LocalStorage
 from kudulite.storage.storage import FileRef
 from kudulite.storage.storage_error import arrow_errors
 from kudulite.storage.table_lock import read_lock_file
@@ -190,8 +190,8 @@ class _Parsers:
 
         def parse_directory(content: bytes) -> object:
             with arrow_errors("x", "as in base data"):
-                read_at = pa.BufferReader(base).read_at
-                pages = PageDirectory(content, pq.read_metadata(pa.BufferReader(base)), read_at)
+                read = LocalSource(pa.py_buffer(base), is_map=False).read
+                pages = PageDirectory(content, pq.read_metadata(pa.BufferReader(base)), read)
                 return [pages.covering(0, number, 0, 5) for number in range(4)]
 
         def parse_tombstones(content: bytes) -> object:

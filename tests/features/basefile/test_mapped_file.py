@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kudulite.basefile.block_cache import MAPPED_BYTES_MIN, kept_bytes
 from kudulite.errors import CorruptionError
 from kudulite.storage.local_storage import LocalStorage
-from kudulite.storage.storage import FileRef
+from kudulite.storage.storage import MAPPED_BYTES_MIN, FileRef
 from tests.support.tables.core_tables import descriptors_below, maps_below
 
 
@@ -24,7 +23,7 @@ def test_a_file_keeps_no_descriptor_and_only_a_large_one_a_map(
     ref = FileRef("file", length, 0)
     file = LocalStorage().open(path, ref)
     assert (maps_below(tmp_path), descriptors_below(tmp_path)) == (map_count, 0)
-    assert kept_bytes(ref) == min(length, MAPPED_BYTES_MIN)
+    assert LocalStorage().kept_bytes(ref) == min(length, MAPPED_BYTES_MIN)
     path.unlink()
     assert file.read_at(length, 0) == content
     del file

@@ -1,6 +1,7 @@
 """The contract of a Storage: each implementation is in STORAGES and passes the same tests."""
 
 import errno
+import functools
 import os
 import threading
 import zlib
@@ -19,6 +20,7 @@ from kudulite.storage.storage import (
     FileRef,
     Storage,
     check_length,
+    is_taken,
     read_verified,
     verify_file,
 )
@@ -62,8 +64,20 @@ def test_every_way_of_reading_gives_what_was_put(storage: Storage, folder: Path,
     assert storage.read(path) == read_verified(storage, path, ref) == content
     assert storage.length(path) == length
     assert storage.open(path, ref).read_buffer().to_pybytes() == content
+    for opened in (storage.open_whole(path, ref), storage.open_ranges(path, ref)):
+        assert opened.content().to_pybytes() == content
+        parts = opened.read([(1, 5), (length - 3, length + 9)] if length > 3 else [(0, 9)])
+        expected = [content[1:5], content[-3:]] if length > 3 else [content]
+        assert [part.to_pybytes() for part in parts] == expected
+        assert opened.file([(0, 1)]).read() == content
+        opened.release()
+        assert opened.content().to_pybytes() == content
+    assert 0 <= storage.kept_bytes(ref) <= length
     whole, parts = storage.read_ranges(path, [(0, 3), (2, None), (length, 9), (length + 7, 1)])
     assert (whole, parts) == (length, [content[:3], content[2:], b"", b""])
+    whole, parts = storage.read_ranges(path, [(-3, None), (-2, 1), (-length - 9, 4), (1, 0)])
+    ends = [content[-3:], content[-2:][:1], content[:4], b""]
+    assert (whole, parts, storage.read_ranges(path, [])) == (length, ends, (length, []))
     verify_file(storage, path, ref)
     check_length(storage, path, ref)
     storage.sync([folder, folder / "new"])
@@ -145,7 +159,8 @@ def test_names_are_listed_and_found(storage: Storage, folder: Path):
     assert names == {folder: ["b"], folder / "a": ["x", "y"]}
     assert list(storage.files_below(folder / "gone")) == []
     assert storage.names_below(folder / "gone") == {}
-    assert [storage.exists(folder / n) for n in ("a", "b", "gone", "b/x")] == [True, True, 0, 0]
+    assert [is_taken(storage, folder / n) for n in ("a", "b", "gone", "b/x")] == [True, True, 0, 0]
+    assert [storage.exists(folder / n) for n in ("b", "gone", "b/x")] == [True, False, False]
     assert [storage.is_folder(folder / n) for n in ("a", "b", "gone")] == [True, False, False]
     assert storage.identity(folder / "gone") is None
     assert storage.identity(folder / "b") == storage.identity(folder / "b") is not None
@@ -200,13 +215,16 @@ def test_a_folder_without_files_goes(storage: Storage, folder: Path):
     assert storage.entries(folder) == []
 
 
-@pytest.mark.parametrize("read", ["read", "length", "read_ranges", "open"])
+@pytest.mark.parametrize("read", ["read", "length", "read_ranges", "open", "open_whole"])
 def test_a_missing_file_is_named(storage: Storage, folder: Path, read: str):
     """ENOENT, by which callers know what another process has removed."""
-    more = {"read_ranges": [[(0, 1)]], "open": [FileRef("gone", 1, 1)]}
+    ref = FileRef("gone", 1, 1)
+    more = {"read_ranges": [[(0, 1)]], "open": [ref], "open_whole": [ref]}
     with pytest.raises(StorageError, match="gone: it does not exist") as missing:
         getattr(storage, read)(folder / "gone", *more.get(read, []))
     assert missing.value.errno == errno.ENOENT
+    with pytest.raises(StorageError, match="gone: it does not exist"):
+        storage.open_ranges(folder / "gone", ref).read([(0, 1)])
 
 
 def test_a_file_that_is_not_the_one_of_a_reference_is_damage(storage: Storage, folder: Path):
@@ -216,8 +234,30 @@ def test_a_file_that_is_not_the_one_of_a_reference_is_damage(storage: Storage, f
         for check in (read_verified, verify_file):
             with pytest.raises(CorruptionError, match=str(folder / "a")):
                 check(storage, folder / "a", wrong)
+    longer = FileRef("a", 4, ref.crc32)
     with pytest.raises(CorruptionError, match="3 bytes on disk, expected 4"):
-        storage.open(folder / "a", FileRef("a", 4, ref.crc32))
+        storage.open(folder / "a", longer)
+    with pytest.raises(CorruptionError, match="3 bytes on disk, expected 4"):
+        storage.open_ranges(folder / "a", longer).read([(0, 2)])
+
+
+def test_work_side_by_side_is_in_order_and_its_first_error_is_raised(storage: Storage):
+    """A prefetch is done or not."""
+    done: list[int] = []
+
+    def work(number: int) -> int:
+        if number in (7, 9):
+            raise ValueError(str(number))
+        done.append(number)
+        return -number
+
+    assert storage.side_by_side(work, range(7)) == [0, -1, -2, -3, -4, -5, -6]
+    assert storage.side_by_side(work, []) == []
+    with pytest.raises(ValueError, match="7"):
+        storage.side_by_side(work, range(5, 12))
+    before = len(done)
+    storage.prefetch(functools.partial(work, 1) for _ in range(3))
+    assert len(done) - before in (0, 3)
 
 
 def test_new_files_have_the_name_of_their_write(storage: Storage, folder: Path):

@@ -19,12 +19,15 @@ class FaultyLibrary:
     """The functions of obstore.
 
     `next_puts` are what the next puts do: "lost", "refused", "late", "replaced" (whatever is
-    there), "", or the error they raise; with `random` all later ones choose. Every call raises
-    `error` if there is one. `names` are those that were put.
+    there), "", or the error they raise; with `random` all later ones choose. `next_gets` are the
+    errors that the next gets raise. Every call raises `error` if there is one. With `is_cut`, the
+    last byte of each answer is missing. `names` are those that were put.
     """
 
     def __init__(self) -> None:
         self.next_puts: list[str | Exception] = []
+        self.next_gets: list[Exception] = []
+        self.is_cut = False
         self.random: random.Random | None = None
         self.error: Exception | None = None
         self.fault_count = 0
@@ -53,6 +56,20 @@ class FaultyLibrary:
             return obstore.put(store, name, content, **options)
         return done
 
+    def get(self, store: Any, name: str, **options: Any) -> Any:
+        """Get an object, or not."""
+        self._fail()
+        if self.next_gets:
+            raise self.next_gets.pop(0)
+        found = obstore.get(store, name, **options)
+        return _CutAnswer(found) if self.is_cut else found
+
+    def get_ranges(self, store: Any, name: str, **options: Any) -> Any:
+        """Get parts of an object."""
+        self._fail()
+        found = obstore.get_ranges(store, name, **options)
+        return [bytes(part)[:-1] for part in found] if self.is_cut else found
+
     def __getattr__(self, name: str) -> Any:
         self._fail()
         return getattr(obstore, name)
@@ -60,3 +77,14 @@ class FaultyLibrary:
     def _fail(self) -> None:
         if self.error is not None:
             raise self.error
+
+
+class _CutAnswer:
+    """The answer to a get, without its last byte."""
+
+    def __init__(self, found: Any) -> None:
+        self.meta, self.range = found.meta, found.range
+        self._content = bytes(found.bytes())[:-1]
+
+    def bytes(self) -> bytes:
+        return self._content

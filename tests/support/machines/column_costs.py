@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from kudulite.delta.delta_file import DeltaFile
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.names import ROWSET_FOLDER
-from kudulite.storage.storage import FileRef
+from kudulite.storage.storage import FileRef, Range, Source
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import CompactColumns
 from kudulite.upkeep.compaction import run_operation
@@ -39,13 +39,13 @@ def counted_reads() -> Iterator[Counter[str]]:
     """
     counts: Counter[str] = Counter()
 
-    real, load = LocalStorage.open, DeltaFile._open
+    real, load = LocalStorage.open_whole, DeltaFile._open
 
-    def opened(storage: LocalStorage, path: Path, ref: FileRef) -> pa.NativeFile:
-        file = real(storage, path, ref)
+    def opened(storage: LocalStorage, path: Path, ref: FileRef) -> Source:
+        source = real(storage, path, ref)
         if not path.name.startswith(("base", "key")):
-            return file
-        return pa.PythonFile(_CountedFile(file, path.name, counts), mode="r")
+            return source
+        return _CountedSource(source, path.name, counts)
 
     def loaded(file: DeltaFile) -> pa.Buffer:
         if not file._is_checked:
@@ -53,12 +53,40 @@ def counted_reads() -> Iterator[Counter[str]]:
         return load(file)
 
     with (
-        mock.patch.object(LocalStorage, "open", opened),
+        mock.patch.object(LocalStorage, "open_whole", opened),
         # It looks at the footer, but is given the whole file.
         mock.patch.object(base_data, "check_chunks", mock.Mock()),
         mock.patch.object(DeltaFile, "_open", loaded),
     ):
         yield counts
+
+
+class _CountedSource:
+    """A source that counts what is read."""
+
+    is_map = False
+
+    def __init__(self, inner: Source, name: str, counts: Counter[str]) -> None:
+        self._inner = inner
+        self._name = name
+        self._counts = counts
+
+    def content(self) -> pa.Buffer:
+        found = self._inner.content()
+        self._counts[self._name] += found.size
+        return found
+
+    def read(self, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        found = self._inner.read(ranges)
+        self._counts[self._name] += sum(part.size for part in found)
+        return found
+
+    def file(self, ranges: Sequence[Range]) -> pa.NativeFile:
+        file = _CountedFile(self._inner.file(ranges), self._name, self._counts)
+        return pa.PythonFile(file, mode="r")
+
+    def release(self) -> None:
+        self._inner.release()
 
 
 class _CountedFile:

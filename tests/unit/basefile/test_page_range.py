@@ -17,7 +17,7 @@ from kudulite.basefile.page_range import PAGE_ROWS, PageDirectory, PageIndexErro
 from kudulite.errors import CorruptionError
 from kudulite.model import types
 from kudulite.model.schema import Column, encodings_of
-from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.local_storage import LocalSource, LocalStorage
 from kudulite.storage.storage import FileRef
 from tests.support.machines.file_mutations import checked_footer
 from tests.support.tables.core_tables import group_rows_of
@@ -208,12 +208,17 @@ def test_a_page_that_was_read_in_part_is_not_verified_as_a_whole(tmp_path, decod
     assert [is_verified for _, is_verified in decoded] == [True] * 4
 
 
+def reader_of(data):
+    """Read ranges of bytes."""
+    return LocalSource(pa.py_buffer(data), is_map=False).read
+
+
 def directory_of(file):
     """The page directory of a file, parsed anew."""
     data = file.path.read_bytes()
     start, stop = footer_bounds(data, len(data))
     metadata = pq.read_metadata(pa.BufferReader(data))
-    return PageDirectory(data[start:stop], metadata, pa.BufferReader(data).read_at)
+    return PageDirectory(data[start:stop], metadata, reader_of(data))
 
 
 def small_file(folder):
@@ -299,13 +304,13 @@ def test_a_footer_of_any_bytes_is_an_error_or_a_directory(tmp_path):
         data = file.path.read_bytes()
         start, stop = footer_bounds(data, len(data))
         footer = data[start:stop]
-        read_at, metadata = pa.BufferReader(data).read_at, pq.read_metadata(pa.BufferReader(data))
+        read, metadata = reader_of(data), pq.read_metadata(pa.BufferReader(data))
         refused = 0
         for at in range(len(footer)):
             damaged = footer[:at] + bytes([(0, 0x1C, 0x7F, 0xFF)[at % 4]]) + footer[at + 1 :]
             for candidate in (damaged, footer[:at]) if at % 9 == 0 else (damaged,):
                 try:
-                    directory = PageDirectory(candidate, metadata, read_at)
+                    directory = PageDirectory(candidate, metadata, read)
                     for group, column in itertools.product(range(3), range(3)):
                         directory.check_bounds(group, column, metadata.schema.column(column))
                         pages = directory.covering(group, column, 5, 7)
@@ -322,7 +327,7 @@ def test_deep_nesting_ends_with_an_error(tmp_path):
     file, _, _ = small_file(tmp_path)
     metadata = pq.read_metadata(file.path)
     with pytest.raises(PageIndexError, match="inside"):
-        PageDirectory(b"\x1c" * 100_000, metadata, pa.BufferReader(b"").read_at)
+        PageDirectory(b"\x1c" * 100_000, metadata, reader_of(b""))
 
 
 def test_a_footer_that_only_parquet_can_read_is_damage_to_short_reads(tmp_path):
@@ -348,7 +353,7 @@ def test_a_column_chunk_that_a_footer_describes_twice_is_damage(tmp_path):
     data = file.path.read_bytes()
     start, stop = footer_bounds(data, len(data))
     metadata = pq.read_metadata(file.path)
-    directory = PageDirectory(data[start:stop] * 2, metadata, pa.BufferReader(data).read_at)
+    directory = PageDirectory(data[start:stop] * 2, metadata, reader_of(data))
     with pytest.raises(PageIndexError, match="each column chunk once"):
         directory.covering(0, 0, 5, 7)
 

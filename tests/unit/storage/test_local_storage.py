@@ -1,15 +1,17 @@
 """Durable steps: what exists is whole, what is published stays, damage is named with its path."""
 
 import errno
+import mmap
 import os
 import zlib
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.storage.checked_json import decode_checked_json, encode_checked_json
-from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.local_storage import LocalSource, LocalStorage
 from kudulite.storage.storage import FileRef, read_verified, verify_file
 from tests.support.doubles.killing_storage import HalfStorage, KilledError, KillingStorage
 
@@ -211,3 +213,13 @@ def test_an_open_folder_stays_the_same_one(tmp_path):
     assert (list(moved.iterdir()), list(path.iterdir())) == ([], [path / "a"])
     with pytest.raises(StorageError, match="does not exist"):
         LocalStorage().directory.open_folder(tmp_path / "none")
+
+
+def test_only_the_pages_of_a_map_are_given_back():
+    """Other memory would be lost, also where it begins at a page."""
+    memory = mmap.mmap(-1, 1 << 17)
+    memory.write(b"x" * (1 << 17))
+    source = LocalSource(pa.py_buffer(memory), is_map=False)
+    assert source.content().address % mmap.PAGESIZE == 0
+    source.release()
+    assert source.content().to_pybytes() == b"x" * (1 << 17)

@@ -8,18 +8,22 @@ import pickle
 import random
 import threading
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
-from kudulite.errors import NotSupportedError, OptionError, StorageError
-from kudulite.storage import object_storage
+from kudulite.errors import CorruptionError, NotSupportedError, OptionError, StorageError
+from kudulite.storage import object_reader, object_storage
 from kudulite.storage.address import parse_address
 from kudulite.storage.object_storage import PUT_BYTES_MAX, ObjectStorage, object_storage_of
+from kudulite.storage.storage import FileRef
+from tests.support.doubles.counting_library import CountingLibrary
 from tests.support.doubles.faulty_library import FaultyLibrary
 from tests.support.tiers import tiered
 
@@ -36,7 +40,8 @@ def storage() -> ObjectStorage:
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyLibrary]:
     """The library, which fails as it is bidden."""
     double = FaultyLibrary()
-    monkeypatch.setattr(object_storage, "obstore", double)
+    for module in (object_storage, object_reader):
+        monkeypatch.setattr(module, "obstore", double)
     monkeypatch.setattr(object_storage, "_TRY_PAUSE_SECONDS", 0.0)
     yield double
 
@@ -98,6 +103,104 @@ def test_one_of_many_wins_whatever_is_lost(
         thread.join()
     assert library.fault_count > numbers
     assert {n: [storage.read(ROOT / str(n))] for n in range(numbers)} == won
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> CountingLibrary:
+    """The library, which counts."""
+    double = CountingLibrary()
+    for module in (object_storage, object_reader):
+        monkeypatch.setattr(module, "obstore", double)
+    return double
+
+
+REF = FileRef("a", 10, zlib.crc32(b"0123456789"))
+READS: dict[str, tuple[Callable[[ObjectStorage], object], dict[str, int]]] = {
+    "whole": (lambda s: s.read(ROOT / "a"), {"get": 1}),
+    "opened": (lambda s: s.open_whole(ROOT / "a", REF), {"get": 1}),
+    "there": (lambda s: s.exists(ROOT / "a"), {"head": 1}),
+    "not there": (lambda s: s.exists(ROOT / "b"), {"head": 1}),
+    "length": (lambda s: s.read_ranges(ROOT / "a", []), {"head": 1}),
+    "a range": (lambda s: s.read_ranges(ROOT / "a", [(2, 3)]), {"get": 1}),
+    "up to the end": (lambda s: s.read_ranges(ROOT / "a", [(2, None)]), {"get": 1}),
+    "the end": (lambda s: s.read_ranges(ROOT / "a", [(-4, None)]), {"get": 1}),
+    "two ranges": (lambda s: s.read_ranges(ROOT / "a", [(0, 1), (5, None)]), {"get": 2}),
+    "behind the end": (lambda s: s.read_ranges(ROOT / "a", [(10, None)]), {"get": 1, "head": 1}),
+    "by ranges": (lambda s: s.open_ranges(ROOT / "a", REF).read([(0, 1), (9, 10)]), {"get": 1}),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_read_is_one_request(storage: ObjectStorage, counting: CountingLibrary, name: str):
+    """The length of the object is in its answer."""
+    storage.put(ROOT / "a", b"0123456789")
+    counting.clear()
+    read, counts = READS[name]
+    read(storage)
+    assert counting.counts == counts
+
+
+def test_many_parts_of_an_object_are_one_request_unless_they_are_large(
+    storage: ObjectStorage, counting: CountingLibrary, monkeypatch: pytest.MonkeyPatch
+):
+    """The library joins those that are near each other; large ones come side by side."""
+    monkeypatch.setattr(object_reader, "_REQUEST_BYTES", 1 << 20)
+    content = random.Random(4).randbytes(3 << 20)
+    ref = storage.put(ROOT / "a", content)
+    source = storage.open_ranges(ROOT / "a", ref)
+    source.read([(0, 10)])
+    counting.clear()
+    parts = [(start, start + 1_000) for start in range(0, 2 << 20, 4_000)]
+    assert source.read(parts) == [pa.py_buffer(content[start:stop]) for start, stop in parts]
+    assert counting.counts == {"get_ranges": 1}
+    counting.clear()
+    assert source.read([(0, 1 << 20), (2 << 20, (2 << 20) + 5)])[0].size == 1 << 20
+    assert counting.counts == {"get_ranges": 2}
+    counting.clear()
+    assert storage.open_whole(ROOT / "a", ref).content().to_pybytes() == content
+    assert counting.counts == {"get": 3}
+
+
+def test_a_store_without_ranges_at_the_end_is_asked_for_the_length(
+    storage: ObjectStorage, library: FaultyLibrary
+):
+    """As Azure."""
+    storage.put(ROOT / "a", b"0123456789")
+    library.next_gets = [exceptions.NotSupportedError("no suffix")]
+    assert storage.read_ranges(ROOT / "a", [(-3, None)]) == (10, [b"789"])
+    library.next_gets = [exceptions.NotSupportedError("no suffix")]
+    assert storage.read_ranges(ROOT / "a", [(-30, 2)]) == (10, [b"01"])
+
+
+def test_an_answer_that_is_too_short_is_an_error(storage: ObjectStorage, library: FaultyLibrary):
+    """The library does not compare the length with what it has received."""
+    ref = storage.put(ROOT / "a", b"0123456789" * 20_000)
+    source = storage.open_ranges(ROOT / "a", ref)
+    source.read([(0, 1)])
+    library.is_cut = True
+    for read in (
+        lambda: storage.read(ROOT / "a"),
+        lambda: storage.read_ranges(ROOT / "a", [(0, 3)]),
+        lambda: storage.open_whole(ROOT / "a", ref),
+        lambda: source.read([(5, 25)]),
+        lambda: storage.open_ranges(ROOT / "a", ref).read([(ref.length - 5, ref.length)]),
+    ):
+        with pytest.raises(StorageError, match="memory:/bucket/a: the store sent .* bytes where"):
+            read()
+
+
+def test_an_object_that_became_shorter_is_an_error(storage: ObjectStorage):
+    """The library itself fails then, with what is no Exception."""
+    ref = storage.put(ROOT / "a", b"x" * 300_000)
+    source = storage.open_ranges(ROOT / "a", ref)
+    source.read([(0, 1)])
+    storage.put_hint(ROOT / "a", b"y" * 10)
+    with pytest.raises(StorageError, match="cannot read memory:/bucket/a"):
+        source.read([(5, 9), (100, 200)])
+    with pytest.raises(StorageError, match="cannot read memory:/bucket/a"):
+        source.read([(100, 200)])
+    with pytest.raises(CorruptionError, match="10 bytes on disk, expected 300000"):
+        storage.open_whole(ROOT / "a", ref)
 
 
 def test_a_long_object_goes_in_parts(storage: ObjectStorage):

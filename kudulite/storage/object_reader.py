@@ -1,0 +1,166 @@
+"""ObjectReader: the requests by which whole objects and parts of them are read.
+
+    a whole object, up to 8 MiB     one request              a longer one    one for each 8 MiB
+    a range, and the length         one request
+    parts of a large object         one call of get_ranges for each 8 MiB, which joins near parts
+
+Requests that do not need each other are made side by side, in threads that end with the call: a
+store answers many at once, and one connection brings 50 to 100 MB in a second.
+
+What was received is compared with what was asked for, because the library does not.
+
+**Threads**: any.
+
+**Source**: obstore, which is object_store of Apache Arrow's Rust project.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import obstore
+import pyarrow as pa
+from obstore.store import ObjectStore
+
+from kudulite.errors import StorageError
+from kudulite.storage.object_errors import store_errors
+from kudulite.storage.range_source import GAP_BYTES, RangeSource
+from kudulite.storage.storage import FileRef, Range, S, T, check_same_length
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+
+_REQUEST_BYTES = 8 << 20
+READS_AT_ONCE = 16
+
+
+class ObjectReader:
+    """Reads objects of `store`; `name_of` gives the name of the one at a path."""
+
+    def __init__(self, store: ObjectStore, name_of: Callable[[Path], str]) -> None:
+        self._store = store
+        self._name_of = name_of
+
+    def _length(self, path: Path) -> int:
+        with store_errors("find", path):
+            return int(obstore.head(self._store, self._name_of(path))["size"])
+
+    def read(self, path: Path) -> bytes:
+        """Return an object's content."""
+        return bytes(self._got(path, None)[1])
+
+    def _got(self, path: Path, options: GetOptions | None) -> tuple[int, Any]:
+        """Return (an object's length, the bytes of it that one request is for)."""
+        with store_errors("read", path):
+            found = obstore.get(self._store, self._name_of(path), options=options)
+            (start, stop), length, content = found.range, int(found.meta["size"]), found.bytes()
+        _check_received(path, content, stop - start)
+        return length, content
+
+    def read_ranges(
+        self, path: Path, ranges: Sequence[tuple[int, int | None]]
+    ) -> tuple[int, list[bytes]]:
+        """Return (an object's length, the bytes of each (offset, length)), side by side."""
+        found = side_by_side(partial(self._read_range, path), ranges)
+        return found[0][0], [content for _, content in found]
+
+    def _read_range(self, path: Path, wanted: tuple[int, int | None]) -> tuple[int, bytes]:
+        """Return (an object's length, the bytes of an (offset, length)).
+
+        The answer to a range has the length, too. It is asked for alone only where the range is
+        empty or behind the end, or where a store (Azure) knows no range at the end.
+        """
+        offset, count = wanted
+        if count == 0:
+            return self._length(path), b""
+        try:
+            length, content = self._got(path, _options(offset, count))
+        except StorageError as error:
+            if error.errno != errno.EIO:
+                raise
+            length = self._length(path)
+            if 0 <= offset < length:
+                raise
+            if offset >= length:
+                return length, b""
+            return self._read_range(path, (max(length + offset, 0), count))
+        return length, bytes(memoryview(content)[:count])
+
+    def open_whole(self, path: Path, ref: FileRef) -> RangeSource:
+        """Read a whole object into memory, a large one by several requests."""
+        source = RangeSource(
+            ref.length, partial(self._fetched, path), partial(self._end, path, ref), ref.length
+        )
+        source.content()
+        return source
+
+    def open_ranges(self, path: Path, ref: FileRef) -> RangeSource:
+        """Return what fetches parts of an object; nothing is read yet."""
+        return RangeSource(ref.length, partial(self._fetched, path), partial(self._end, path, ref))
+
+    def _end(self, path: Path, ref: FileRef, start: int) -> pa.Buffer:
+        """Return the bytes of an object from a place on. Raises CorruptionError for its length."""
+        count = ref.length - start
+        wanted = [_options(start, count if start else None)]
+        if count > _REQUEST_BYTES:
+            starts = range(start, ref.length, _REQUEST_BYTES)
+            wanted = [_options(at, min(_REQUEST_BYTES, ref.length - at)) for at in starts]
+        parts = side_by_side(partial(self._got, path), wanted)
+        for length, _ in parts:
+            check_same_length(path, length, ref)
+        content = parts[0][1] if len(parts) == 1 else b"".join([part for _, part in parts])
+        return pa.py_buffer(content)
+
+    def _fetched(self, path: Path, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        """Return the bytes of ascending ranges; a request brings those that are near each other."""
+        lots, nbytes = list[list[Range]](), _REQUEST_BYTES
+        for start, stop in ranges:
+            if nbytes >= _REQUEST_BYTES:
+                lots.append([])
+                nbytes = 0
+            lots[-1].append((start, stop))
+            nbytes += stop - start
+        found = side_by_side(partial(self._fetched_lot, path), lots)
+        return [part for parts in found for part in parts]
+
+    def _fetched_lot(self, path: Path, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        starts, stops = zip(*ranges, strict=True)
+        with store_errors("read", path):
+            parts = obstore.get_ranges(
+                self._store, self._name_of(path), starts=starts, ends=stops, coalesce=GAP_BYTES
+            )
+        for (start, stop), part in zip(ranges, parts, strict=True):
+            _check_received(path, part, stop - start)
+        return [pa.py_buffer(part) for part in parts]
+
+
+def side_by_side(work: Callable[[S], T], items: Sequence[S]) -> list[T]:
+    """Return `work` of each item, in their order, in threads that end with the call."""
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(len(items), READS_AT_ONCE), "kudulite-read") as threads:
+        return list(threads.map(work, items))
+
+
+def _check_received(path: Path, content: Any, expected: int) -> None:
+    """Raise StorageError unless a request has brought as many bytes as it should have."""
+    if len(content) != expected:
+        raise StorageError(
+            errno.EIO,
+            f"cannot read {path}: the store sent {len(content)} bytes where there are {expected};"
+            " read again",
+        )
+
+
+def _options(offset: int, count: int | None) -> GetOptions | None:
+    """Return the options of a request for some bytes, at least one; None for all of them."""
+    if offset < 0:
+        return {"range": {"suffix": -offset}}
+    if count is not None:
+        return {"range": (offset, offset + count)}
+    return {"range": {"offset": offset}} if offset else None
