@@ -155,10 +155,10 @@ class KeyLookup:
         """Return `work` of each item, in order; in threads for many keys that are not in the cache.
 
         The first item shows whether they are. Values in the cache are copied sooner than
-        threads take turns.
+        threads take turns. Reads that wait for a store wait side by side.
         """
-        if key_count < PARALLEL_KEYS_MIN:
-            return map(work, items)
+        if key_count < PARALLEL_KEYS_MIN or self.store.storage.reads_at_once > 1:
+            return self.store.storage.side_by_side(work, items)
         misses = self.store.cache.statistics.miss_count
         first = [work(item) for item in items[:1]]
         is_cold = self.store.cache.statistics.miss_count > misses

@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -58,17 +59,19 @@ from kudulite.table.read_request import Read, ReadRequest, plan_changes, plan_ro
 from kudulite.table.scan_plan import Spec, entries_to_diff, entries_to_scan, in_schema, open_tablets
 from kudulite.table.snapshot import tablet_at
 from kudulite.table.table_store import TableStore
+from kudulite.tablet.tablet import Tablet
 from kudulite.tablet.tablet_scan import (
     COMMIT_TIMESTAMP,
     block_reads,
     count_rows,
     diff_reads,
+    open_for_diff,
+    open_for_scan,
     ordered_reads,
 )
 
 # Arrow's number of threads: that of cores, or OMP_NUM_THREADS, which Spark sets to one for a task.
 READ_THREADS = min(8, pa.cpu_count())
-BLOCKS_AHEAD = READ_THREADS + 2
 # A row group of `to_parquet` has at least as many rows; an iteration makes so many dicts at once.
 PARQUET_GROUP_ROWS = 1 << 17
 _DICTS_AT_ONCE = 1 << 10
@@ -253,11 +256,15 @@ class RowScan(ArrowResult[ScanSpec]):
         """Return the number of rows; without predicates no column is read."""
         read = self._read.newest()
         store, spec = read.store, read.spec
-        entries = entries_to_scan(store, read.manifest, spec)
+        entries = list(entries_to_scan(store, read.manifest, spec))
         title = f"count of table {store.name!r}"
         with _of_table_that_is_there(store), Progress(title) as progress:
-            for entry in entries:
-                progress.add(count_rows(tablet_at(store, entry, spec.timestamp), spec))
+
+            def count(entry: TabletEntry) -> None:
+                tablet = tablet_at(store, entry, spec.timestamp)
+                progress.add(count_rows(store.storage, tablet, spec))
+
+            store.storage.side_by_side(count, entries)
         total = progress.done
         limit = read.plan.request.limit
         return total if limit is None else min(total, limit)
@@ -267,16 +274,28 @@ def row_batches(read: Read[ScanSpec], entries: Iterable[TabletEntry]) -> Iterato
     """Return the rows of some tablets, in key order over all of them where the read asks for it."""
     spec = read.spec
     read.store.metrics.scans += 1
-    tablets = (tablet_at(read.store, entry, spec.timestamp) for entry in entries)
+    tablets = _opened(read, entries)
     alone = 0 if spec.limit is None else LIMITED_BLOCKS
+    at_once = read.store.storage.reads_at_once
     with _of_table_that_is_there(read.store):
         if not read.plan.request.ordered:
             reads = (block for tablet in tablets for block in block_reads(tablet, spec))
-            yield from read_ahead(reads, alone)
+            yield from read_ahead(reads, alone, at_once)
             return
-        with _Threads() as threads:
+        with _Threads(at_once) as threads:
             run = threads.run_ahead if spec.limit is None else in_turn
             yield from read_ahead(ordered_reads(tablets, spec, run), alone)
+
+
+def _opened(read: Read[ScanSpec], entries: Iterable[TabletEntry]) -> Iterator[Tablet]:
+    """Yield tablets, as many opened together as the storage reads at once."""
+    store, rest = read.store, iter(entries)
+    spec = replace(read.spec, with_keys=read.plan.request.ordered)
+    storage = store.storage
+    while some := list(itertools.islice(rest, storage.reads_at_once)):
+        opened = storage.side_by_side(lambda entry: tablet_at(store, entry, spec.timestamp), some)
+        open_for_scan(storage, opened, spec)
+        yield from opened
 
 
 @contextmanager
@@ -294,11 +313,21 @@ def _of_table_that_is_there(store: TableStore) -> Iterator[None]:
 
 
 class _Threads:
-    """Threads that read for one consumer; each begins when a read needs it."""
+    """Threads that read for one consumer; each begins when a read needs it.
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="kudulite-scan")
+    There is one for each core, or for each of the reads that a storage has under way at once.
+    """
+
+    def __init__(self, reads_at_once: int = 1) -> None:
+        self._waits = reads_at_once > 1
+        self._count = max(READ_THREADS, reads_at_once)
+        self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="kudulite-scan")
         self._ahead = 0
+
+    @property
+    def ahead_max(self) -> int:
+        """How many reads are begun before the first of them is asked for."""
+        return self._count + 2
 
     def __enter__(self) -> _Threads:
         return self
@@ -319,8 +348,18 @@ class _Threads:
             ) from error
 
     def run_ahead(self, reads: Iterable[RowsRead]) -> Iterator[ScannedRows]:
-        """Run the reads of one of several streams, one of them before it is asked for."""
-        begun: Callable[[], ScannedRows | None] | None = None
+        """Run the reads of one of several streams, one of them before it is asked for.
+
+        Where reads wait, the first one begins with the call, beside those of other streams.
+        """
+        rest = iter(reads)
+        first = [self._begun(read) for read in itertools.islice(rest, 1)] if self._waits else []
+        return self._results(first, rest)
+
+    def _results(
+        self, first: list[Callable[[], ScannedRows | None]], reads: Iterator[RowsRead]
+    ) -> Iterator[ScannedRows]:
+        begun = first[0] if first else None
         for read in itertools.chain(reads, (None,)):
             following = None if read is None else self._begun(read)
             if begun is not None and (rows := begun()) is not None:
@@ -329,8 +368,8 @@ class _Threads:
 
     def _begun(self, read: RowsRead) -> Callable[[], ScannedRows | None]:
         """Begin a read if it is long and all streams together are not too far ahead."""
-        is_short = read.row_count < CUT_ROWS_MAX
-        if is_short or READ_THREADS == 1 or self._ahead >= BLOCKS_AHEAD:
+        is_short = read.row_count < CUT_ROWS_MAX and not self._waits
+        if is_short or self._count == 1 or self._ahead >= self.ahead_max:
             return read.run
         self._ahead += 1
         future = self.begin(read.run)
@@ -353,30 +392,36 @@ class _Read(Protocol):
         """Return its rows, or None if there are none."""
 
 
-def read_ahead(reads: Iterable[_Read], alone: int = 0) -> Iterator[pa.RecordBatch]:
+def read_ahead(
+    reads: Iterable[_Read], alone: int = 0, reads_at_once: int = 1
+) -> Iterator[pa.RecordBatch]:
     """Run reads in threads, a few ahead of the consumer; yields in order.
 
     The first `alone` reads, and short ones before all others, run when the consumer asks for them.
+    Short ones do not if the storage has several reads under way at once.
     """
     waiting, first = iter(reads), list[_Read]()
     for number, read in enumerate(waiting):
-        if number >= alone and (first or not read.is_short):
+        if number >= alone and (first or reads_at_once > 1 or not read.is_short):
             first.append(read)
             if len(first) == 2:
                 break
         elif (batch := read.run()) is not None:
             yield batch
-    if len(first) < 2 or READ_THREADS == 1:
+    if len(first) < 2 or max(READ_THREADS, reads_at_once) == 1:
         for read in itertools.chain(first, waiting):
             batch = read.run()
             if batch is not None:
                 yield batch
         return
     pending: deque[Future[pa.RecordBatch | None]] = deque()
-    with _Threads() as threads:
+    with _Threads(reads_at_once) as threads:
         for read in itertools.chain(first, waiting):
             pending.append(threads.begin(read.run))
-            if len(pending) >= BLOCKS_AHEAD and (done := pending.popleft().result()) is not None:
+            if (
+                len(pending) >= threads.ahead_max
+                and (done := pending.popleft().result()) is not None
+            ):
                 yield done
         while pending:
             if (done := pending.popleft().result()) is not None:
@@ -420,8 +465,20 @@ def change_batches(
     read: Read[DiffSpec], groups: Iterable[Sequence[TabletEntry]]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes of groups of tablets; tablets of one group may hold the same keys."""
-    tablets = (open_tablets(read.store, entries, read.spec) for entries in groups)
-    with _of_table_that_is_there(read.store), _Threads() as threads:
-        yield from read_ahead(
-            part for group in tablets for part in diff_reads(group, read.spec, threads.run_ahead)
-        )
+    store, spec = read.store, read.spec
+    at_once = store.storage.reads_at_once
+    with _of_table_that_is_there(store), _Threads(at_once) as threads:
+        tablets = _opened_groups(read, groups)
+        parts = (part for group in tablets for part in diff_reads(group, spec, threads.run_ahead))
+        yield from read_ahead(parts, 0, at_once)
+
+
+def _opened_groups(
+    read: Read[DiffSpec], groups: Iterable[Sequence[TabletEntry]]
+) -> Iterator[list[Tablet]]:
+    """Yield the tablets of each group, as many groups opened together as are read at once."""
+    storage, spec, rest = read.store.storage, read.spec, iter(groups)
+    while some := list(itertools.islice(rest, storage.reads_at_once)):
+        opened = storage.side_by_side(lambda group: open_tablets(read.store, group, spec), some)
+        open_for_diff(storage, itertools.chain.from_iterable(opened), spec)
+        yield from opened

@@ -23,7 +23,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
@@ -263,7 +263,8 @@ class RowSetToken(Token[ScanSpec], JsonForm):
     def batches_of(tokens: Sequence[RowSetToken], read: Read[ScanSpec]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one plan's tokens."""
         try:
-            yield from read_ahead(block for token in tokens for block in token._reads(read))
+            blocks = (block for token in tokens for block in token._reads(read))
+            yield from read_ahead(blocks, 0, read.store.storage.reads_at_once)
         except StorageError as error:
             if error.errno != errno.ENOENT:
                 raise
@@ -271,6 +272,9 @@ class RowSetToken(Token[ScanSpec], JsonForm):
 
     def _reads(self, read: Read[ScanSpec]) -> Iterator[BlockRead | DeltaRead]:
         tablet = read.store.tablet(self.tablet)
+        found = (tablet.rowset(chosen.rowset_id) for chosen in self.rows)
+        loads = (partial(rowset.open_for, read.spec) for rowset in found if rowset is not None)
+        read.store.storage.prefetch(loads)
         for chosen in self.rows:
             rowset = tablet.rowset(chosen.rowset_id)
             if rowset is None:

@@ -319,6 +319,15 @@ class DeltaFile:
         columns = self.columns(self.meta.update_counts)
         return DeltaRows(self.rowids, self.ops, columns, self.timestamps())
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the content is in memory; never where the file is mapped."""
+        return self._content is not None
+
+    def load(self) -> None:
+        """Open the file; its content stays in memory, unless it is mapped."""
+        self._open()
+
     def _open(self) -> pa.Buffer:
         if self._content is not None:
             return self._content

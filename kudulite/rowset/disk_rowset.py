@@ -29,8 +29,9 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,23 +51,22 @@ from kudulite.basefile.bloom import BloomFilter
 from kudulite.basefile.key_index import KeyIndex
 from kudulite.basefile.page_range import PAGE_ROWS
 from kudulite.delta.delta_applier import DeltaApplier, distinct
-from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.delta.delta_source import DeltaSource
 from kudulite.delta.scatter import laid_over
 from kudulite.errors import CorruptionError
+from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import Statistics
 from kudulite.model.schema import Column
 from kudulite.model.types import widened
-from kudulite.rowset.row_images import ApplierMemo
 from kudulite.rowset.rowset import Block, RowSet, cell_value, constant
+from kudulite.rowset.rowset_deltas import ApplierMemo, RowSetDeltas
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.scan_spec import ScanSpec, View
 from kudulite.storage.storage import Storage, check_content
 
 # Bytes that are counted in the block cache.
-_DELTA_ROW_BYTES = 9  # a delta file keeps row ids and operations; it reads values each time
 _KEPT_VALUE_BYTES = 8  # a decoded value seldom takes more
 
 # Searching fewer keys than this in an index in memory is faster than asking the bloom filter.
@@ -164,6 +164,7 @@ class DiskRowSet(RowSet):
         rowids = np.full(len(keys), -1, dtype=np.int64)
         maybe = np.flatnonzero(self._bloom().may_contain(keys))
         if len(maybe):
+            self.storage.prefetch(self._loads([TIMESTAMP_MAX], None, with_keys=True))
             rowids[maybe] = self.key_index.find(keys.take(maybe))
         return rowids
 
@@ -175,6 +176,7 @@ class DiskRowSet(RowSet):
         if rowid is None:
             if not self._bloom().may_contain_one(key, width):
                 return -1
+            self.storage.prefetch(self._loads([timestamp], None, with_keys=True))
             rowid = self.key_index.find_one(key)
         if rowid >= 0 and self.applier(timestamp).is_row_deleted(rowid):
             return -1
@@ -197,6 +199,32 @@ class DiskRowSet(RowSet):
         applier = self.applier(timestamp)
         base = self.base.gather(rowids, columns, keeps)
         return applier.apply_rows(base, [column.id for column in columns], rowids)
+
+    # -- opening files that a store would have to be waited for
+
+    def open_for(self, spec: ScanSpec, *others: int) -> None:
+        """Open the files with which a scan begins, at its timestamp and `others`, side by side."""
+        names = dict.fromkeys((*spec.predicates.columns, *spec.names))
+        ids = {spec.schema.column(name).id for name in names}
+        is_cut = self._is_below(spec.lower) or self._is_above(spec.upper)
+        loads = self._loads((spec.timestamp, *others), ids, with_keys=is_cut or spec.with_keys)
+        self.storage.side_by_side(lambda load: load(), list(loads))
+
+    def _loads(
+        self, timestamps: Sequence[int], column_ids: Set[int] | None, *, with_keys: bool
+    ) -> Iterator[Callable[[], object]]:
+        """Yield what opens the deltas and base data of some columns or of all, and the key index.
+
+        Files that are open are left out.
+        """
+        yield from self._deltas.loads(timestamps, column_ids)
+        yield from self.base.loads(column_ids)
+        if with_keys and not self.is_key_index_open():
+            yield lambda: self.key_index
+
+    def is_key_index_open(self) -> bool:
+        """Whether lookups wait neither for the key index nor for the bloom filter."""
+        return self._cache.get(self._key_index_path) is not None
 
     # -- scans
 
@@ -222,11 +250,19 @@ class DiskRowSet(RowSet):
     def rowids_between(self, lower: bytes | None, upper: bytes | None) -> tuple[int, int]:
         """Return the first row id whose key is ≥ `lower`, and the first whose key is ≥ `upper`."""
         start, stop = 0, self.meta.row_count
-        if lower is not None and lower > self.meta.key_min:
+        if lower is not None and self._is_below(lower):
             start = self.key_index.locate(lower, "left")
-        if upper is not None and upper <= self.meta.key_max:
+        if upper is not None and self._is_above(upper):
             stop = self.key_index.locate(upper, "left")
         return start, stop
+
+    def _is_below(self, lower: bytes | None) -> bool:
+        """Return whether there are keys below a bound."""
+        return lower is not None and lower > self.meta.key_min
+
+    def _is_above(self, upper: bytes | None) -> bool:
+        """Return whether there are keys from a bound on."""
+        return upper is not None and upper <= self.meta.key_max
 
     def _is_short(self, block: Block) -> bool:
         """Return whether a block is a small part of its row group."""
@@ -355,41 +391,6 @@ class DiskRowSet(RowSet):
         return BloomFilter(path, content, is_verified=True), self.storage.kept_bytes(ref)
 
 
-class RowSetDeltas:
-    """The UNDO and REDO files that a superblock lists for a rowset in `folder`."""
-
-    def __init__(self, meta: RowSetMeta, folder: Path, cache: BlockCache) -> None:
-        self._meta = meta
-        self._folder, self._folder_text = folder, str(folder)
-        self._cache = cache
-        self.timestamp_max = max((m.timestamp_max for m in (*meta.redo, *meta.undo)), default=0)
-        self._appliers = ApplierMemo(self.timestamp_max)
-
-    def applier(self, timestamp: int) -> DeltaApplier:
-        """Return the applier of the files that a snapshot at `timestamp` sees."""
-        return self._appliers.at(timestamp, self._make_applier)
-
-    def _make_applier(self, timestamp: int) -> DeltaApplier:
-        undo = [self._file(m) for m in self._meta.undo if m.timestamp_max > timestamp]
-        redo = [self._file(m) for m in self._meta.redo if m.timestamp_min <= timestamp]
-        return DeltaApplier(redo, timestamp, undo)
-
-    def files(self) -> tuple[list[DeltaFile], list[DeltaFile]]:
-        """Return the UNDO files, newest first, and the REDO files, oldest first, not read yet."""
-        return [self._file(m) for m in self._meta.undo], [self._file(m) for m in self._meta.redo]
-
-    def _file(self, meta: DeltaFileMeta) -> DeltaFile:
-        path = f"{self._folder_text}/{meta.ref.name}"  # a Path takes longer than all the rest
-
-        def load() -> tuple[DeltaFile, int]:
-            storage, row_count = self._cache.storage, self._meta.row_count
-            nbytes = _DELTA_ROW_BYTES * meta.row_count + storage.kept_bytes(meta.ref)
-            return DeltaFile(storage, self._folder / meta.ref.name, meta, row_count), nbytes
-
-        file: DeltaFile = self._cache.get_or_load(path, load)
-        return file
-
-
 class BaseColumns:
     """The columns of a rowset's base files, which are in the rowset's `folder`."""
 
@@ -421,6 +422,14 @@ class BaseColumns:
         """Return (minimum, maximum, null count) of a column in a row group, or None if unknown."""
         file = self._file(column_id)
         return None if file is None else file.statistics(row_group, file.name_by_id[column_id])
+
+    def loads(self, column_ids: Set[int] | None) -> Iterator[Callable[[], object]]:
+        """Yield what opens the files that are not open, of some columns or of all."""
+        for base in self._meta.base:
+            own = [c for c in base.column_ids if column_ids is None or c in column_ids]
+            known = self._files.get(own[0]) if own else None
+            if own and (known is None or known() is None):
+                yield partial(self._opened, own[0])
 
     def only_file(self, columns: Sequence[Column]) -> BaseDataFile | None:
         """Return the one file with the base data of `columns`; columns without any are ignored.
@@ -484,28 +493,42 @@ class BaseColumns:
         is_short = _are_in_few_pages(rowids)
         for file, short_unit, in_file in self._by_file(columns):
             unit = short_unit if is_short else self._meta.rows_per_group
-            numbers, parts, positions = rowids // unit, [], []
+            numbers = rowids // unit
             # The numbers that occur, ascending, by counting: they are few and small.
-            for number in np.flatnonzero(np.bincount(numbers)).tolist():
-                at = np.flatnonzero(numbers == number)
-                places = rowids[at] - number * unit
-                if is_short:
-                    page = self._decoded(file, unit, number, in_file, unit)
-                else:
-                    page = self._kept_group(file, number, in_file, keeps)
-                found = self._chosen(page, in_file, places)
-                unknown = [c for c in in_file if c.id not in page]
-                if unknown:
-                    names = [file.name_by_id[c.id] for c in unknown]
-                    arrays = file.read_some(number, names, places, use_threads)
-                    found |= {c.id: array for c, array in zip(unknown, arrays, strict=True)}
-                parts.append([found[c.id] for c in in_file])
-                positions.append(at)
+            occurring = np.flatnonzero(np.bincount(numbers)).tolist()
+            positions = [np.flatnonzero(numbers == number) for number in occurring]
+            each = [(n, rowids[at] - n * unit) for n, at in zip(occurring, positions, strict=True)]
+            read = partial(self._gathered, file, unit, in_file, keeps, is_short, use_threads)
+            parts = self._cache.storage.side_by_side(read, each)
             if len(parts) > 1:
                 joined = [pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True)]
                 parts = [taken(joined, np.argsort(np.concatenate(positions)))]
             values |= {c.id: array for c, array in zip(in_file, parts[0], strict=True)}
         return [_of_column(values, column, len(rowids)) for column in columns]
+
+    def _gathered(
+        self,
+        file: BaseDataFile,
+        unit: int,
+        columns: Sequence[Column],
+        keeps: Keeps,
+        is_short: bool,
+        use_threads: bool,
+        chosen: tuple[int, np.ndarray],
+    ) -> list[pa.Array]:
+        """Return each column's values at places of a unit; `chosen` is (its number, int64[m])."""
+        number, places = chosen
+        if is_short:
+            page = self._decoded(file, unit, number, columns, unit)
+        else:
+            page = self._kept_group(file, number, columns, keeps)
+        found = self._chosen(page, columns, places)
+        unknown = [c for c in columns if c.id not in page]
+        if unknown:
+            names = [file.name_by_id[c.id] for c in unknown]
+            arrays = file.read_some(number, names, places, use_threads)
+            found |= {c.id: array for c, array in zip(unknown, arrays, strict=True)}
+        return [found[c.id] for c in columns]
 
     def _kept_group(
         self, file: BaseDataFile, number: int, columns: Sequence[Column], keeps: Keeps

@@ -48,8 +48,8 @@ from kudulite.delta.delta_mem_store import ChunkLog, DeltaMemSnapshot, DeltaMemS
 from kudulite.delta.delta_source import DeltaSource
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
-from kudulite.rowset.row_images import ApplierMemo
 from kudulite.rowset.rowset import Block, RowSet, cell_value, constant
+from kudulite.rowset.rowset_deltas import ApplierMemo
 from kudulite.rowset.scan_spec import ScanSpec, View
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 

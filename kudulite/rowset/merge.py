@@ -12,7 +12,7 @@ window. Scans and diff scans describe the blocks of a stream as `RowsRead`s, and
 decides whether a block is read before the merge asks for it.
 
 **Invariants**: (1) the keys of a window are above those of the windows before it; (2) a window has
-rows, and at most one part of each stream; (3) a stream is opened only when a window reaches its
+rows, and at most one part of each stream; (3) a stream is opened only when a window may reach its
 `key_min`, so streams with disjoint keys are read one after another.
 
 **Threads**: one thread reads the result.
@@ -50,7 +50,10 @@ Rows = TypeVar("Rows", bound=KeyedRows)
 
 @dataclass(frozen=True)
 class OrderedStream(Generic[Rows]):
-    """Batches of rows in key order, none below `key_min`; `open` starts reading them."""
+    """Batches of rows in key order, none below `key_min`.
+
+    `open` returns them. It may begin to read the first one, in another thread.
+    """
 
     key_min: bytes
     open: Callable[[], Iterator[Rows]]
@@ -126,11 +129,18 @@ def merge_windows(
     """
     cold = sorted(enumerate(streams), key=lambda item: item[1].key_min, reverse=True)
     hot: list[_Head[Rows]] = []
+    opened: dict[int, Iterator[Rows]] = {}
     while cold or hot:
         end = _window_end(hot, row_limit)
         while cold and (end is None or cold[-1][1].key_min <= end):
+            # Before any of them is waited for: each makes the window smaller.
+            for number, stream in reversed(cold):
+                if stream.key_min > (cold[-1][1].key_min if end is None else end):
+                    break
+                if number not in opened:
+                    opened[number] = stream.open()
             number, stream = cold.pop()
-            head = _Head(number, stream.open())
+            head = _Head(number, opened.pop(number))
             if head.rows is not None:
                 hot.append(head)
                 end = _window_end(hot, row_limit)

@@ -1,18 +1,16 @@
 """RowImages: rows with their history, in the form that new rowsets store.
 
-**Threads**: any. Two threads that both miss an applier in an `ApplierMemo` make it twice, which
-does no harm.
+**Threads**: any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.delta.delta_file import DeltaRows, concat_moved, rows_between
 from kudulite.model.key_array import KeyArray
 
@@ -71,26 +69,3 @@ class RowImages:
             concat_moved([part.undo for part in parts], starts),
             concat_moved([part.redo for part in parts], starts),
         )
-
-
-class ApplierMemo:
-    """The newest applier of a rowset and one of the past; from `timestamp_max` on all are equal.
-
-    It keeps no reference to the rowset, so that an unused rowset is freed at once.
-    """
-
-    def __init__(self, timestamp_max: int) -> None:
-        self.timestamp_max = timestamp_max
-        self._latest: DeltaApplier | None = None
-        self._recent: tuple[int, DeltaApplier] | None = None
-
-    def at(self, timestamp: int, make: Callable[[int], DeltaApplier]) -> DeltaApplier:
-        """Return the applier of a snapshot at `timestamp`; `make` makes a missing one."""
-        if timestamp >= self.timestamp_max:
-            if self._latest is None:
-                self._latest = make(timestamp)
-            return self._latest
-        recent = self._recent
-        if recent is None or recent[0] != timestamp:
-            recent = self._recent = (timestamp, make(timestamp))
-        return recent[1]

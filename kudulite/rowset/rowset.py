@@ -76,6 +76,10 @@ class RowSet(ABC):
 
     # -- lookups by key
 
+    def is_key_index_open(self) -> bool:
+        """Whether lookups need not wait for a file with the keys; in memory there is none."""
+        return True
+
     @abstractmethod
     def find(self, keys: KeyArray, timestamp: int) -> np.ndarray:
         """Return int64[n]: the row ids of ascending `keys` live at `timestamp`, else -1."""

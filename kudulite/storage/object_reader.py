@@ -7,7 +7,7 @@
 Requests that do not need each other are made side by side, in threads that end with the call: a
 store answers many at once, and one connection brings 50 to 100 MB in a second.
 
-What was received is compared with what was asked for, because the library does not.
+The length of each answer is compared with that of the request, because the library does not.
 
 **Threads**: any.
 

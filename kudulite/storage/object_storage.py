@@ -48,7 +48,7 @@ from kudulite.storage.object_errors import is_panic, reason, store_errors
 from kudulite.storage.object_path import ObjectPath
 from kudulite.storage.object_reader import READS_AT_ONCE, ObjectReader, side_by_side
 from kudulite.storage.open_file import DurableSteps
-from kudulite.storage.storage import Directory, FileRef, Listed, S, Source, T
+from kudulite.storage.storage import Directory, FileRef, Listed, S, Source, T, as_path
 from kudulite.storage.storage_error import storage_error
 from kudulite.storage.storage_options import AZURE, GOOGLE, S3, Service, StorageOptions
 from kudulite.storage.table_folders import FOLDERS_NAME, TableFolders
@@ -345,8 +345,8 @@ class ObjectStorage(DurableSteps):
             return int(obstore.head(self._store, self._name(path))["size"])
 
     def exists(self, path: str | Path) -> bool:
-        """Whether there is an object at `path`."""
-        return self.identity(path) is not None
+        """Whether there is an object at `path`, or it is the folder of a table."""
+        return self._is_table_folder(as_path(str(path))) or self.identity(path) is not None
 
     def identity(self, path: str | Path) -> object:
         """Return the identity of an object, which no later one of its name has, or None."""

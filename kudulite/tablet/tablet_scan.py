@@ -72,6 +72,7 @@ from kudulite.rowset.rowset_diff import (
 )
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
 from kudulite.storage.json_form import JsonForm
+from kudulite.storage.storage import Storage
 from kudulite.tablet.tablet import Tablet
 
 CHANGE_TYPE, COMMIT_TIMESTAMP, BEFORE = "_change_type", "_commit_timestamp", "_before"
@@ -122,6 +123,34 @@ def block_reads(tablet: Tablet, spec: ScanSpec) -> Iterator[BlockRead]:
     for rowset in _rowsets_to_read(tablet, spec):
         for block in _blocks(rowset, spec):
             yield BlockRead(rowset, block, spec)
+
+
+def open_for_scan(storage: Storage, tablets: Iterable[Tablet], spec: ScanSpec) -> None:
+    """Open the files with which a scan begins side by side, where a store must be waited for."""
+    storage.prefetch(_loads(tablets, spec, partial(_rowsets_to_read, spec=spec)))
+
+
+def open_for_diff(storage: Storage, tablets: Iterable[Tablet], spec: DiffSpec) -> None:
+    """Do as `open_for_scan` for a diff scan, which reads deltas of both ends of its window."""
+
+    def changed(tablet: Tablet) -> Iterator[RowSet]:
+        return (rowset for rowset in tablet.rowsets if may_have_changed(rowset, spec))
+
+    names = tuple(column.name for column in spec.image_columns)
+    images = replace(spec.key_scan, names=names, with_keys=True)
+    storage.prefetch(_loads(tablets, images, changed, spec.start))
+
+
+def _loads(
+    tablets: Iterable[Tablet],
+    spec: ScanSpec,
+    chosen: Callable[[Tablet], Iterable[RowSet]],
+    *others: int,
+) -> Iterator[Callable[[], None]]:
+    for tablet in tablets:
+        for rowset in chosen(tablet):
+            if isinstance(rowset, DiskRowSet):
+                yield partial(rowset.open_for, spec, *others)
 
 
 def _blocks(rowset: RowSet, spec: ScanSpec) -> Iterator[Block]:
@@ -205,15 +234,20 @@ def _rows_of_each(parts: Sequence[ScannedRows]) -> int:
     return max(1, ROW_GROUP_ROWS // len(parts))
 
 
-def count_rows(tablet: Tablet, spec: ScanSpec) -> int:
+def count_rows(storage: Storage, tablet: Tablet, spec: ScanSpec) -> int:
     """Return the number of matching rows; without predicates and bounds no file is read."""
     if spec.predicates.is_empty:
         return 0
     if not spec.has_conditions:
         visible = tablet.visible(spec.timestamp).items
         return sum(rowset.live_row_count(spec.timestamp) for rowset in visible)
-    reads = block_reads(tablet, replace(spec, names=()))
-    return sum(batch.num_rows for read in reads if (batch := read.run()) is not None)
+
+    def count(read: BlockRead) -> int:
+        batch = read.run()
+        return 0 if batch is None else batch.num_rows
+
+    reads = list(block_reads(tablet, replace(spec, names=())))
+    return sum(storage.side_by_side(count, reads))
 
 
 @dataclass(frozen=True)

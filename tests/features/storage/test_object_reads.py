@@ -14,7 +14,6 @@ from kudulite.basefile.base_data import ROW_GROUP_ROWS, BaseDataFile
 from kudulite.errors import CorruptionError
 from kudulite.model import types
 from kudulite.model.schema import Column
-from kudulite.storage import object_reader, object_storage
 from kudulite.storage.object_storage import ObjectStorage
 from kudulite.storage.range_source import TAIL_BYTES
 from tests.support.doubles.counting_library import CountingLibrary
@@ -27,10 +26,7 @@ ROW_COUNT = 2 * ROW_GROUP_ROWS + 10_000
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> CountingLibrary:
     """The library, which counts."""
-    double = CountingLibrary(settle_seconds=0.1)
-    for module in (object_storage, object_reader):
-        monkeypatch.setattr(module, "obstore", double)
-    return double
+    return CountingLibrary.installed(monkeypatch)
 
 
 def copied(file: BaseDataFile) -> BaseDataFile:

@@ -1,32 +1,54 @@
-"""A double of obstore that counts requests, and the rounds in which they wait for each other."""
+"""A double of obstore that counts requests, and the rounds in which they wait for each other.
+
+A request's round is one more than that of the last request whose answer its thread has: by itself,
+from the thread that gave it its work, or from work that it has waited for. So the number of rounds
+is a matter of the program, and not of time.
+"""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import obstore
+import pytest
+
+from kudulite.storage import object_reader, object_storage
 
 _COUNTED = ("get", "get_ranges", "head", "put", "delete", "list", "list_with_delimiter")
+
+
+class _Thread(threading.local):
+    """What a thread knows: the round of the last request whose answer it has."""
+
+    round = 0
 
 
 class CountingLibrary:
     """The functions of obstore.
 
-    `requests` are (the function, the object's name) in the order in which they began. With
-    `settle_seconds` a request is answered when none has begun for so long, together with all others
-    that wait: a round.
+    `requests` are (the function, the object's name) in the order in which they began, `round_count`
+    is the last round, and `byte_count` what was received, without the bytes between parts.
     """
 
-    def __init__(self, settle_seconds: float = 0.0) -> None:
-        self.settle_seconds = settle_seconds
+    def __init__(self) -> None:
         self.requests: list[tuple[str, str]] = []
-        self.byte_count = 0
-        self.round_count = 0
-        self._began = 0.0
-        self._answered = threading.Condition()
+        self.byte_count = self.round_count = 0
+        self._thread = _Thread()
+        self._mutex = threading.Lock()
+
+    @staticmethod
+    def installed(monkeypatch: pytest.MonkeyPatch) -> CountingLibrary:
+        """Return the library that all storages use until the end of the test."""
+        double = CountingLibrary()
+        for module in (object_storage, object_reader):
+            monkeypatch.setattr(module, "obstore", double)
+        monkeypatch.setattr(ThreadPoolExecutor, "submit", double._submitting())
+        monkeypatch.setattr(Future, "result", double._waiting())
+        return double
 
     @property
     def counts(self) -> Counter[str]:
@@ -36,7 +58,7 @@ class CountingLibrary:
     def clear(self) -> None:
         """Begin to count anew."""
         self.requests.clear()
-        self.byte_count = self.round_count = 0
+        self.byte_count = self.round_count = self._thread.round = 0
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(obstore, name)
@@ -44,27 +66,45 @@ class CountingLibrary:
             return function
 
         def counted(store: Any, target: str = "", *more: Any, **options: Any) -> Any:
-            with self._answered:
+            self._thread.round += 1
+            with self._mutex:
                 self.requests.append((name, target))
-                self._wait()
+                self.round_count = max(self.round_count, self._thread.round)
             given = () if name.startswith("list") else (target,)
             found = function(store, *given, *more, **options)
+            received = 0
             if name == "get":
-                self.byte_count += found.range[1] - found.range[0]
-            if name == "get_ranges":
-                self.byte_count += sum(map(len, found))
+                received = found.range[1] - found.range[0]
+            elif name == "get_ranges":
+                received = sum(map(len, found))
+            with self._mutex:
+                self.byte_count += received
             return found
 
         return counted
 
-    def _wait(self) -> None:
-        if not self.settle_seconds:
-            return
-        self._began, number = time.monotonic(), self.round_count
-        while self.round_count == number:
-            left = self._began + self.settle_seconds - time.monotonic()
-            if left > 0:
-                self._answered.wait(left)
-            else:
-                self.round_count += 1
-                self._answered.notify_all()
+    def _submitting(self) -> Callable[..., Future]:
+        real = ThreadPoolExecutor.submit
+
+        def submit(
+            pool: ThreadPoolExecutor, work: Callable, /, *given: Any, **named: Any
+        ) -> Future:
+            known = self._thread.round
+
+            def run() -> tuple[Any, int]:
+                self._thread.round = known
+                return work(*given, **named), self._thread.round
+
+            return real(pool, run)
+
+        return submit
+
+    def _waiting(self) -> Callable[..., Any]:
+        real = Future.result
+
+        def result(future: Future, timeout: float | None = None) -> Any:
+            found, known = real(future, timeout)
+            self._thread.round = max(self._thread.round, known)
+            return found
+
+        return result

@@ -108,10 +108,7 @@ def test_one_of_many_wins_whatever_is_lost(
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> CountingLibrary:
     """The library, which counts."""
-    double = CountingLibrary()
-    for module in (object_storage, object_reader):
-        monkeypatch.setattr(module, "obstore", double)
-    return double
+    return CountingLibrary.installed(monkeypatch)
 
 
 REF = FileRef("a", 10, zlib.crc32(b"0123456789"))

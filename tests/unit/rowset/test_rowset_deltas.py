@@ -1,7 +1,7 @@
 """The newest overlay is made once; of the past, one moment is kept."""
 
 from kudulite.delta.delta_applier import DeltaApplier
-from kudulite.rowset.row_images import ApplierMemo
+from kudulite.rowset.rowset_deltas import ApplierMemo
 
 
 def test_an_overlay_is_made_once_for_all_that_is_the_same():
