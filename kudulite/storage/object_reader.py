@@ -17,7 +17,8 @@ The length of each answer is compared with that of the request, because the libr
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -28,9 +29,10 @@ import pyarrow as pa
 from obstore.store import ObjectStore
 
 from kudulite.errors import StorageError
+from kudulite.storage.file_cache import CachedSource, FileCache
 from kudulite.storage.object_errors import store_errors
 from kudulite.storage.range_source import GAP_BYTES, RangeSource
-from kudulite.storage.storage import FileRef, Range, S, T, check_same_length
+from kudulite.storage.storage import FileRef, Range, S, Source, T, check_same_length
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -40,11 +42,15 @@ READS_AT_ONCE = 16
 
 
 class ObjectReader:
-    """Reads objects of `store`; `name_of` gives the name of the one at a path."""
+    """Reads objects of `store`, and keeps them in `cache` if there is one."""
 
-    def __init__(self, store: ObjectStore, name_of: Callable[[Path], str]) -> None:
+    def __init__(
+        self, store: ObjectStore, name_of: Callable[[Path], str], cache: FileCache | None = None
+    ) -> None:
+        """`name_of` gives the name of the object at a path."""
         self._store = store
         self._name_of = name_of
+        self._cache = cache
 
     def _length(self, path: Path) -> int:
         with store_errors("find", path):
@@ -91,17 +97,49 @@ class ObjectReader:
             return self._read_range(path, (max(length + offset, 0), count))
         return length, bytes(memoryview(content)[:count])
 
-    def open_whole(self, path: Path, ref: FileRef) -> RangeSource:
-        """Read a whole object into memory, a large one by several requests."""
+    def open_whole(self, path: Path, ref: FileRef) -> Source:
+        """Read a whole object, a large one by several requests; from the cache if it is there."""
+        cache = self._cache
+        if cache is not None and (kept := cache.get(path, ref, is_verified=True)) is not None:
+            return kept
         source = RangeSource(
             ref.length, partial(self._fetched, path), partial(self._end, path, ref), ref.length
         )
-        source.content()
+        content = source.content()
+        if cache is not None and cache.takes(ref) and cache.put(path, ref, [content]):
+            return cache.get(path, ref, is_verified=False) or source
         return source
 
-    def open_ranges(self, path: Path, ref: FileRef) -> RangeSource:
-        """Return what fetches parts of an object; nothing is read yet."""
-        return RangeSource(ref.length, partial(self._fetched, path), partial(self._end, path, ref))
+    def open_ranges(self, path: Path, ref: FileRef) -> Source:
+        """Return what fetches parts of an object, or all of it if it is in the cache."""
+        source = RangeSource(
+            ref.length, partial(self._fetched, path), partial(self._end, path, ref)
+        )
+        cache = self._cache
+        if cache is None:
+            return source
+        if (kept := cache.get(path, ref, is_verified=False)) is not None:
+            return kept
+        return CachedSource(source, ref.length, partial(self._fill, cache, path, ref))
+
+    def _fill(self, cache: FileCache, path: Path, ref: FileRef) -> Source | None:
+        """Keep a whole object in the cache; return it, None if that cannot be or the program ends.
+
+        Another process may have kept it meanwhile.
+        """
+        with cache.fills:
+            is_kept = cache.get(path, ref, is_verified=False) is not None
+            if not is_kept and cache.takes(ref):
+                is_kept = cache.put(path, ref, self._parts(path, ref))
+            return cache.get(path, ref, is_verified=False) if is_kept else None
+
+    def _parts(self, path: Path, ref: FileRef) -> Iterator[Any]:
+        """Yield the content of an object, nothing more once the program has come to its end."""
+        for start in range(0, ref.length, _REQUEST_BYTES):
+            if not threading.main_thread().is_alive():
+                return
+            count = min(_REQUEST_BYTES, ref.length - start)
+            yield self._got(path, _options(start, count))[1]
 
     def _end(self, path: Path, ref: FileRef, start: int) -> pa.Buffer:
         """Return the bytes of an object from a place on. Raises CorruptionError for its length."""

@@ -43,6 +43,7 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from kudulite.errors import NotSupportedError, OptionError, StorageError
 from kudulite.storage.address import StorageAddress
+from kudulite.storage.file_cache import FileCache
 from kudulite.storage.names import version_of
 from kudulite.storage.object_errors import is_panic, reason, store_errors
 from kudulite.storage.object_path import ObjectPath
@@ -168,10 +169,16 @@ class ObjectStorage(DurableSteps):
     """
 
     def __init__(
-        self, store: ObjectStore, root: Path, address: StorageAddress | None = None
+        self,
+        store: ObjectStore,
+        root: Path,
+        address: StorageAddress | None = None,
+        cache: FileCache | None = None,
     ) -> None:
+        """`cache` keeps whole objects of files that are written once, in a local folder."""
         self._store = store
-        self._reader = ObjectReader(store, self._name)
+        self._cache = cache
+        self._reader = ObjectReader(store, self._name, cache)
         self.root = root
         self._address = address
         self._clock_seconds: float | None = None  # the store's clock minus ours
@@ -184,7 +191,7 @@ class ObjectStorage(DurableSteps):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the address, with the credentials that were given, or the store."""
         if self._address is None:
-            return ObjectStorage, (self._store, self.root)
+            return ObjectStorage, (self._store, self.root, None, self._cache)
         return object_storage_of, (self._address,)
 
     @property

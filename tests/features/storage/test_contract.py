@@ -12,6 +12,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from kudulite.errors import CorruptionError, StorageError
+from kudulite.storage.file_cache import FileCache
 from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.new_files import NewFiles
 from kudulite.storage.object_storage import ObjectStorage
@@ -32,6 +33,9 @@ STORAGES: dict[str, Callable[[Path], Storage]] = {
     "directory": lambda _: LocalStorage(),
     "a double without faults": lambda _: FaultyStorage(LocalStorage()),
     "objects in memory": lambda root: ObjectStorage(MemoryStore(), root),
+    "objects and a cache": lambda root: ObjectStorage(
+        MemoryStore(), root, cache=FileCache(root.with_name(f"{root.name}-cache"), 64 << 20)
+    ),
 }
 
 
