@@ -350,6 +350,15 @@ class EntryChain(VersionChain):
         """Return the newest version. Raises TableNotFoundError where there is none."""
         return self.entries().manifest
 
+    def newest_at(self, timestamp: int) -> Manifest:
+        """Return a version that shows all up to a settled moment, if possible without a look."""
+        return self.entries_at(timestamp).manifest
+
+    def entries_at(self, timestamp: int) -> Entries:
+        """Return the chain up to a moment or later, without a look where it was seen that far."""
+        known = self.last_entries()
+        return known if known.timestamp >= timestamp else self.entries()
+
     @property
     def known(self) -> Manifest | None:
         """The newest version that was found last."""

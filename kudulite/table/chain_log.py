@@ -138,9 +138,9 @@ class ChainLog:
 
     # -- reading
 
-    def look(self) -> LogState:
+    def look(self, until: int) -> LogState:
         """Return the newest version, and the place and time of the newest entry."""
-        found = self.chain.entries()
+        found = self.chain.entries_at(until)
         end = position_after(found.number)
         return LogState(found.manifest, found.timestamp, end, is_of_this_boot=True, identity=None)
 

@@ -105,7 +105,7 @@ class DirectoryLog:
 
     # -- reading
 
-    def look(self) -> LogState:
+    def look(self, until: int) -> LogState:
         """Read the lock file, then the newest version: in this order, see present.py."""
         state = read_lock_file(self.lock_path)
         end = None if state.log_end is None else LogPosition(*state.log_end)

@@ -45,6 +45,7 @@ from typing import NamedTuple, TypeVar
 
 from kudulite.chain.manifest import Manifest, TabletEntry
 from kudulite.errors import CorruptionError, LockTimeoutError, StorageError, TableNotFoundError
+from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.table.table_log import Turn
 from kudulite.table.table_memory import SupersededError, TableMemory
 from kudulite.table.table_store import TableStore
@@ -77,24 +78,26 @@ class Present(NamedTuple):
         return self.memory.stores(store.tablet(entry), self.manifest)
 
 
-def read_tablet(store: TableStore, entry: TabletEntry) -> Tablet:
-    """Return a tablet with the durable rows of the log; usually takes no lock.
+def read_tablet(store: TableStore, entry: TabletEntry, until: int = TIMESTAMP_MAX) -> Tablet:
+    """Return a tablet with the durable rows of the log, at least up to a moment that is settled.
 
     It may be of a newer version: up to the safe timestamp both show the same rows. Raises as
     `present`.
     """
-    entry, memory = caught_up_memory(store, entry)
+    entry, memory = caught_up_memory(store, entry, until)
     return store.tablet(entry) if memory is None else memory.tablet()
 
 
-def caught_up_memory(store: TableStore, entry: TabletEntry) -> tuple[TabletEntry, MemStores | None]:
+def caught_up_memory(
+    store: TableStore, entry: TabletEntry, until: int = TIMESTAMP_MAX
+) -> tuple[TabletEntry, MemStores | None]:
     """Return the tablet's newest entry, and its memory up to the durable end, or None if empty."""
 
     def of(found: Present) -> tuple[TabletEntry, MemStores | None]:
         newest = found.manifest.readable_entry(entry.id) or entry
         return newest, found.stores(store, newest)
 
-    return of_present(store, of)
+    return of_present(store, of, until)
 
 
 def read_tablets(store: TableStore) -> tuple[Present, list[Tablet]]:
@@ -118,29 +121,33 @@ def listing(store: TableStore) -> Manifest:
     return of_present(store, lambda found: found.memory.listing(found.manifest))
 
 
-def of_present(store: TableStore, of: Callable[[Present], Result]) -> Result:
+def of_present(
+    store: TableStore, of: Callable[[Present], Result], until: int = TIMESTAMP_MAX
+) -> Result:
     """Return what `of` makes of the newest state; again while a newer version comes first.
 
     Raises as `present`.
     """
     for left in reversed(range(_LOOKS_MAX)):
         while True:
-            found = present(store)
+            found = present(store, until)
             try:
                 return of(found)
             except SupersededError:
+                until = TIMESTAMP_MAX
                 continue
             except StorageError as error:
                 # A purge has removed the superblock of a version that is not the newest any more.
                 is_newest = store.newest().version == found.manifest.version
+                until = TIMESTAMP_MAX
                 if error.errno != errno.ENOENT or (is_newest and not left):
                     raise
                 break
     raise AssertionError("the last look returns or raises")
 
 
-def present(store: TableStore, *, is_still: bool = False) -> Present:
-    """Return the newest state, as the head says.
+def present(store: TableStore, until: int = TIMESTAMP_MAX, *, is_still: bool = False) -> Present:
+    """Return the newest state, as the head says, or one that has all up to a settled moment.
 
     `is_still`: no append is under way, so the whole log is read, even if its end could not be noted
     in the lock file. Raises CorruptionError for a damaged log, TableNotFoundError where the table
@@ -150,7 +157,8 @@ def present(store: TableStore, *, is_still: bool = False) -> Present:
         try:
             while True:
                 with suppress(SupersededError):
-                    return _present(store, is_still=is_still)
+                    return _present(store, until, is_still=is_still)
+                until = TIMESTAMP_MAX
         except (CorruptionError, StorageError) as error:
             if not store.chain.exists():
                 raise TableNotFoundError(
@@ -162,12 +170,13 @@ def present(store: TableStore, *, is_still: bool = False) -> Present:
             is_missing = isinstance(error, CorruptionError) or error.errno == errno.ENOENT
             if not left or not is_missing:
                 raise
+            until = TIMESTAMP_MAX
     raise AssertionError("the last look returns or raises")
 
 
-def _present(store: TableStore, *, is_still: bool) -> Present:
+def _present(store: TableStore, until: int, *, is_still: bool) -> Present:
     log = store.log
-    state = log.look()
+    state = log.look(until)
     manifest = state.manifest
     if manifest.has_tablet_logs:
         return _of_tablet_logs(store)
@@ -271,7 +280,7 @@ def _of_tablet_logs(store: TableStore) -> Present:
     timeout_seconds = store.environment.lock_timeout_seconds
     manifest, commits, safe = read_tablet_logs(store.chain, store.cache, timeout_seconds)
     if not manifest.has_tablet_logs:  # upgraded meanwhile
-        return _present(store, is_still=False)
+        return _present(store, TIMESTAMP_MAX, is_still=False)
     memory = TableMemory(manifest)
     if commits:
         memory.add(commits, memory.end, commits[-1].end)

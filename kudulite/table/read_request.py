@@ -275,7 +275,7 @@ def plan_rows(store: TableStore, request: ReadRequest) -> Read[ScanSpec]:
     if request.limit is not None and request.limit < 0:
         raise OptionError(f"table {store.name!r}: limit {request.limit} of a scan is below 0")
     timestamp = choose_snapshot(store, request.at)
-    manifest = store.newest()  # after settling: it shows all up to the timestamp
+    manifest = store.chain.newest_at(timestamp)  # after settling
     settled = replace(request, at=timestamp)
     plan = RowPlan(str(store.folder), manifest.table_id, settled, (), store.storage.address)
     return _planned(store, manifest, plan)
@@ -292,7 +292,7 @@ def plan_changes(store: TableStore, request: ReadRequest) -> Read[DiffSpec]:
             f" {', '.join(IMAGES)}"
         )
     start, end = choose_window(store, request.start, request.at)
-    manifest = store.newest()  # after settling: it shows all up to the end
+    manifest = store.chain.newest_at(end)  # after settling
     settled = replace(request, start=start, at=end)
     plan = ChangePlan(str(store.folder), manifest.table_id, settled, (), store.storage.address)
     return _planned(store, manifest, plan)

@@ -107,7 +107,7 @@ def tablet_at(store: TableStore, entry: TabletEntry, timestamp: int) -> Tablet:
     Raises TimestampError when history up to there was collected, CorruptionError, StorageError.
     """
     try:
-        tablet = read_tablet(store, entry)
+        tablet = read_tablet(store, entry, timestamp)
     except StorageError:
         # A plan older than the grace time: the files may have been removed with their history.
         _check_collected(store, timestamp)
@@ -131,7 +131,7 @@ def partitions_to_read(
 def _check_collected(store: TableStore, timestamp: int) -> None:
     if timestamp == TIMESTAMP_MAX:
         return  # the newest state, whatever was collected
-    manifest = store.newest()  # at least the version that the tablet was opened from
+    manifest = store.chain.newest_at(timestamp)  # at least that which the tablet was opened from
     _check_not_before(store, manifest, timestamp, manifest.history_start)
 
 

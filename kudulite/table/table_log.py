@@ -106,8 +106,11 @@ class TableLog(Protocol):
         One that `is_shared` only keeps writers out, where that can be done.
         """
 
-    def look(self) -> LogState:
-        """Return the newest state without a turn. Raises as `VersionChain.newest`, StorageError."""
+    def look(self, until: int) -> LogState:
+        """Return the newest state, or one that has all up to a moment, without a turn.
+
+        Raises as `VersionChain.newest`, StorageError.
+        """
 
     def is_longer(self, end: LogPosition) -> bool:
         """Whether there may be commits behind the durable end that nobody has noted."""
