@@ -39,7 +39,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kudulite.chain.folder import how_to_recall
+from kudulite.chain.folder import hinted_version, how_to_recall
 from kudulite.chain.manifest import Manifest
 from kudulite.chain.record_entry import (
     RecordEntry,
@@ -58,6 +58,8 @@ ENTRY_SECONDS = 3600.0
 _SURE_SECONDS = ENTRY_SECONDS / 6
 # Where so many looks end at an entry that is not there any more, something else is wrong.
 _LOOKS_MAX = 100
+# So many entries are read side by side where there may be more.
+_READ_AT_ONCE, _READ_AT_ONCE_MOST = 8, 64
 _RECENT_MAX = 32
 _LATELY = 5_000_000 << LOGICAL_BITS  # 5 s
 _WAIT_SECONDS_MAX = 2.0
@@ -130,6 +132,11 @@ class Entries:
         )
 
 
+def _number_of(entry: Entry) -> int:
+    """Return the number of an entry."""
+    return entry.number if isinstance(entry, RecordEntry) else entry.version
+
+
 def _is_erased(entry: Entry) -> bool:
     return isinstance(entry, RecordEntry) and entry.is_erased
 
@@ -159,7 +166,7 @@ class EntryChain(VersionChain):
         for _ in range(_LOOKS_MAX):
             before = self._entries
             try:
-                found = self._listed_entries() if before is None else self._walked(before)
+                found = self._found_entries() if before is None else self._walked(before)
             except StrayEntryError:
                 self._entries = None
                 continue
@@ -180,37 +187,49 @@ class EntryChain(VersionChain):
 
     def _walked(self, before: Entries) -> Entries | None:
         """Return the chain with the entries after `before`; None where that must be listed."""
-        found = before
+        found, count = before, 1
         while True:
             seen = _now()
-            entry = self._entry(found.number + 1)
-            if entry is None:
+            entries = self._entries_from(found.number + 1, count)
+            for entry in entries:
+                found = found.followed_by(entry, seen)
+            if len(entries) < count:
                 break
-            found = found.followed_by(entry, seen)
+            count = min(max(_READ_AT_ONCE, 2 * count), _READ_AT_ONCE_MOST)
         if _is_sure(before.seen) or self.has(before.number):
             return replace(found, seen=seen)
         self._entries = None
         return None
 
-    def _listed_entries(self) -> Entries | None:
+    def _entries_from(self, number: int, count: int) -> list[Entry]:
+        """Read entries from a number on, side by side, up to the first that is not there."""
+        found = self.storage.side_by_side(self._entry, range(number, number + count))
+        return [each for each in itertools.takewhile(lambda each: each is not None, found) if each]
+
+    def _found_entries(self) -> Entries | None:
+        """Return the chain up to its newest entry, of which nothing is known."""
+        hinted = hinted_version(self.storage, self.folder)
         seen = _now()
-        number = self._listed_version()
-        newest = self._entry(number)
-        if newest is None:
+        first = self._entries_from(hinted, _READ_AT_ONCE) if hinted > 0 else []
+        if not first or not isinstance(first[0], Manifest):
+            seen, first = _now(), self._entries_from(self._listed_version(), 1)
+        if not first:
             return None
+        newest = first[0]
         manifest = newest if isinstance(newest, Manifest) else self._version(newest.version)
         if manifest is None:
             return None
         self._check_is_same_table(manifest)
+        number = manifest.version if newest is manifest else _number_of(newest)
         start = manifest.log_start.segment
-        found = [self._entry(each) for each in range(start + 1, number)]
-        if None in found:
+        older = self._entries_from(start + 1, number - start - 1) if number > start + 1 else []
+        if len(older) < number - start - 1:
             return None
         crc32 = newest.file_crc32
         assert crc32 is not None
-        records = [entry for entry in (*found, newest) if isinstance(entry, RecordEntry)]
+        records = [each for each in (*older, newest) if isinstance(each, RecordEntry)]
         stamps = [record.timestamp for record in records]
-        return Entries(
+        found = Entries(
             manifest=manifest,
             number=number,
             crc32=crc32,
@@ -218,6 +237,9 @@ class EntryChain(VersionChain):
             records=tuple(records),
             seen=seen,
         )
+        for entry in first[1:]:
+            found = found.followed_by(entry, seen)
+        return found if 0 < len(first) < _READ_AT_ONCE else self._walked(found)
 
     def _entry(self, number: int) -> Entry | None:
         """Read an entry, None where there is none. Raises StorageError, CorruptionError."""
@@ -229,7 +251,7 @@ class EntryChain(VersionChain):
                 return None
             raise
         entry: Entry = RecordEntry.decode(content, str(path)) or Manifest.decode(content, str(path))
-        found = entry.number if isinstance(entry, RecordEntry) else entry.version
+        found = _number_of(entry)
         if found != number:
             raise CorruptionError(
                 f"{path}: holds entry {found}, expected entry {number}; files were swapped or an"

@@ -243,6 +243,9 @@ class Client:
         storage, found = self._environment.storage, []
         if not storage.is_folder(self.root):
             raise StorageError(errno.ENOENT, f"cannot list {self.root}: it does not exist")
+        known = storage.table_names(self.root)
+        if known is not None:
+            return [name for name in known if (match_substring or "") in name]
         for place in storage.entries(self.root):
             if (match_substring or "") not in place.name or place.name.startswith("."):
                 continue
@@ -282,7 +285,7 @@ class Client:
                 f"no table {table_name!r} in {self.root}; tables: {listed}{advice}"
             )
         with suppress(CorruptionError):  # each use of the table raises it
-            store.newest()
+            store.chain.last_seen()
         return Table(store)
 
     def create_table(

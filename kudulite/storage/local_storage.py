@@ -410,6 +410,10 @@ class LocalStorage:
 
     # -- folders of tables
 
+    def table_names(self, root: Path) -> list[str] | None:
+        """Return None."""
+        return None
+
     def place_of(self, folder: Path) -> Path:
         """Return the folder itself."""
         return folder

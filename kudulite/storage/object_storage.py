@@ -477,6 +477,12 @@ class ObjectStorage(DurableSteps):
                 return any(each == key or each.startswith(f"{key}/") for each in folders.newest())
         return False
 
+    def table_names(self, root: Path) -> list[str] | None:
+        """Return the names of the folders of tables, without hidden ones."""
+        self.make_root(root)
+        keys = self._folders[root].newest()
+        return sorted(key for key in keys if "/" not in key and not key.startswith("."))
+
     def place_of(self, folder: Path) -> Path:
         """Return the place of a table's folder, as it is now."""
         return self._folders_of(folder).place(folder)

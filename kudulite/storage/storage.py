@@ -261,6 +261,12 @@ class Storage(Protocol):
     def names_below(self, folder: Path) -> dict[Path, list[str]]:
         """Return a folder and all below it, each with the names in it that are no folders."""
 
+    def table_names(self, root: Path) -> list[str] | None:
+        """Return the names of the tables in a directory of tables, sorted.
+
+        None where each folder has to be looked at.
+        """
+
     def place_of(self, folder: Path) -> Path:
         """Return where the files of a table's folder are: there, where folders can be moved.
 

@@ -1,6 +1,7 @@
 """The table folders of a directory of tables in an object store, which has no folders to move.
 
     <root>/.tables/<number>.json     {"folders_version": 1, "number": n, "folders": {"metrics": id}}
+    <root>/.tables/hint              one of the numbers, near the highest
     <root>/.tables/<id>/             the objects of one table
 
 The file of the highest number says at which path each table is, and is complete. A change makes the
@@ -19,6 +20,7 @@ import errno
 import itertools
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -29,11 +31,14 @@ from kudulite.storage.checked_json import (
     encode_checked_json,
 )
 from kudulite.storage.json_form import checked_name, readable
+from kudulite.storage.names import HINT_NAME
 
 FOLDERS_NAME = ".tables"
 _FOLDERS_VERSION = 1  # on disk: a change of meaning raises it
 _KEPT_SECONDS = 3600.0
 _LOOKS_MAX = 1000
+# So many are read side by side, because there may be more.
+_READ_AT_ONCE = 2
 # The place of a folder that no table has.
 NO_PLACE = "none"
 
@@ -44,7 +49,8 @@ class _Objects(Protocol):
     """The part of an object storage that is needed here."""
 
     def read(self, path: Path) -> bytes: ...
-    def identity(self, path: str | Path) -> object: ...
+    def side_by_side(self, work: Any, items: Any) -> list[Any]: ...
+    def put_hint(self, path: Path, content: bytes) -> None: ...
     def delete(self, path: Path) -> None: ...
     def put_if_absent(self, path: Path, content: bytes) -> bool: ...
     def entries(self, folder: Path) -> list[Path]: ...
@@ -54,7 +60,7 @@ class _Objects(Protocol):
 class _Seen(NamedTuple):
     number: int
     folders: Folders
-    identity: object
+    id: str
 
 
 class TableFolders:
@@ -85,28 +91,33 @@ class TableFolders:
     def _newest(self) -> _Seen:
         for _ in range(_LOOKS_MAX):
             before = self._seen
-            found = self._seen_at(max(self._numbers(), default=0)) if before is None else before
-            while found is not None and (newer := self._seen_at(found.number + 1)) is not None:
-                found = newer
-            if found is not None and (before is None or self._is_there(before)):
-                self._seen = found
-                return found
-            self._seen = None
+            if before is None or before.number == 0:
+                found = self._read_from(self._hinted())
+                found = found or self._read_from(max(self._numbers(), default=0))
+            else:
+                found = self._read_from(before.number)
+                if found[:1] != [before]:  # it was removed, or is another file of its number
+                    found = []
+            self._seen = found[-1] if found else None
+            if 0 < len(found) < _READ_AT_ONCE:
+                return found[-1]
         raise CorruptionError(f"{self._folder}: no file is the newest; look at the files in it")
 
-    def _seen_at(self, number: int) -> _Seen | None:
-        """Read the file of a number, None where there is none; 0 has no file and no folders."""
-        if number == 0:
-            return _Seen(0, {}, None)
-        folders = self._read(number)
-        identity = None if folders is None else self._storage.identity(self._path(number))
-        return None if folders is None or identity is None else _Seen(number, folders, identity)
+    def _read_from(self, number: int) -> list[_Seen]:
+        """Read the files from a number on, side by side, up to the first that is not there."""
+        numbers = range(number, number + _READ_AT_ONCE) if number >= 0 else ()
+        found = self._storage.side_by_side(self._read, numbers)
+        return [each for each in itertools.takewhile(lambda each: each is not None, found) if each]
 
-    def _is_there(self, seen: _Seen) -> bool:
-        """Whether the file is still there, and no other one of its number."""
-        if seen.number == 0:
-            return True
-        return self._storage.identity(self._path(seen.number)) == seen.identity
+    def _hinted(self) -> int:
+        """Return the number in the hint, -1 without one."""
+        try:
+            content = self._storage.read(self._folder / HINT_NAME)
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return -1
+        return int(content) if content.isdigit() else -1
 
     def _numbers(self) -> list[int]:
         names = [path.stem for path in self._storage.entries(self._folder)]
@@ -115,7 +126,10 @@ class TableFolders:
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:020d}.json"
 
-    def _read(self, number: int) -> Folders | None:
+    def _read(self, number: int) -> _Seen | None:
+        """Read the file of a number, None where there is none; 0 has no file and no folders."""
+        if number == 0:
+            return _Seen(0, {}, "")
         path = self._path(number)
         try:
             content = self._storage.read(path)
@@ -129,7 +143,8 @@ class TableFolders:
             check_format_version(subject, body["folders_version"], _FOLDERS_VERSION)
             if body["number"] != number:
                 raise ValueError(f"number {body['number']!r}, expected {number}")
-            return {str(key): checked_name(id, "place") for key, id in body["folders"].items()}
+            folders = {str(key): checked_name(id, "place") for key, id in body["folders"].items()}
+            return _Seen(number, folders, str(body["id"]))
 
     def change(self, build: Callable[[dict[str, str]], None]) -> None:
         """Make the next number: `build` changes a copy of the newest, perhaps several times.
@@ -141,7 +156,7 @@ class TableFolders:
             folders = dict(seen.folders)
             build(folders)
             number = seen.number + 1
-            body = {
+            body: dict[str, Any] = {
                 "folders_version": _FOLDERS_VERSION,
                 "number": number,
                 "id": uuid.uuid4().hex,  # so that a process knows its own file again
@@ -149,11 +164,13 @@ class TableFolders:
             }
             if not self._storage.put_if_absent(self._path(number), encode_checked_json(body)):
                 continue
-            if not self._is_there(seen):
+            if self._read(seen.number) != seen:
                 self._storage.delete(self._path(number))
                 self._seen = None
                 continue
-            self._seen = self._seen_at(number)
+            self._seen = _Seen(number, folders, body["id"])
+            with suppress(StorageError):  # without it the folder is listed
+                self._storage.put_hint(self._folder / HINT_NAME, b"%d" % number)
             self._remove_superseded()
             return
         raise StorageError(errno.EAGAIN, f"cannot change {self._folder}: others were faster")

@@ -126,7 +126,9 @@ def test_superseded_files_go_and_the_last_entry_of_a_deleted_table_stays(
     storage.delete_below(ROOT / ".deleted-1")
     assert not storage.exists(ROOT / ".deleted-1") and list(real(place)) == []
     numbers = [file.path.stem for file in listed(ROOT / FOLDERS_NAME)]
-    assert len(numbers) == 1
+    assert numbers == [f"{3:020d}", "hint"]
+    storage.delete(ROOT / FOLDERS_NAME / "hint")
+    assert ObjectStorage(storage._store, ROOT.parent).table_names(ROOT) == []
     make(storage, "b")
     assert content(ObjectStorage(storage._store, ROOT.parent), "b") == b"b"
 
