@@ -105,6 +105,8 @@ from kudulite.model.types import (
     unixtime_micros,
     varchar,
 )
+from kudulite.storage.address import merged_storage_options
+from kudulite.storage.storage_options import is_secret_storage_option, is_storage_option
 from kudulite.table.metrics import TableMetrics
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.write_state import StagedTask
@@ -237,7 +239,10 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "is_secret_storage_option",
+    "is_storage_option",
     "list_backups",
+    "merged_storage_options",
     "open_table",
     "pack_tokens",
     "parse_operation",

@@ -161,7 +161,7 @@ class KuduliteDataSource(DataSource):
     def _metadata_reader(self, name: str, schema: StructType) -> DataSourceReader:
         table, read = self._table_of_metadata()
         if name != CHANGES:
-            return MetadataReader(str(table.path), name, schema)
+            return MetadataReader(str(table.path), name, schema, read.storage_options)
         if self._moments is None:
             raise OptionError(
                 f"the changes of {str(table.path)!r} need a start: SELECT … FROM"
@@ -175,7 +175,8 @@ class KuduliteDataSource(DataSource):
 
     def _table_of_metadata(self) -> tuple[Table, ReadOptions]:
         read = ReadOptions.parse(self.options)
-        table = open_table(os.path.dirname(absolute_path(read.path)))
+        parent = os.path.dirname(absolute_path(read.path))
+        table = open_table(parent, storage_options=read.storage_options)
         return table, replace(read, change_images="both")
 
     def _schema(self) -> StructType:
@@ -212,7 +213,7 @@ class KuduliteDataSource(DataSource):
         if COUNT in self.options:
             return table.scan(columns=[], at=self.options[COUNT].split()[0]).count(), None
         if read.scan_tokens is not None:
-            tokens = decoded_tokens(read.scan_tokens, str(table.path))
+            tokens = decoded_tokens(read.scan_tokens, str(table.path), read.storage_options)
             return sum(token.row_count_estimate for token in tokens), None
         counted_at = None
         if read.filter is None and self._moments is not None:
@@ -269,7 +270,12 @@ class KuduliteDataSource(DataSource):
     def _opened(self) -> tuple[Table, ReadOptions]:
         """Open the table and parse the options."""
         read = ReadOptions.parse(self.options)
-        return open_table(absolute_path(read.path), table_id=self._table_id), read
+        table = open_table(
+            absolute_path(read.path),
+            table_id=self._table_id,
+            storage_options=read.storage_options,
+        )
+        return table, read
 
     def _table_schema(self, table: Table) -> Schema:
         """Return the schema of load(): that of the moment that it fixed, or of a stream's now."""
@@ -375,8 +381,19 @@ def scan_plan(
         images="both" if has_before else "after",
         schema=schema,
     )
-    pinned = decoded_tokens(read.scan_tokens, path) if read.scan_tokens else None
-    return ScanPlan(path, table.id, request, fields, own_names, read.split_size_bytes, pinned)
+    pinned = None
+    if read.scan_tokens:
+        pinned = decoded_tokens(read.scan_tokens, path, read.storage_options)
+    return ScanPlan(
+        path,
+        table.id,
+        request,
+        fields,
+        own_names,
+        read.split_size_bytes,
+        pinned,
+        read.storage_options,
+    )
 
 
 def check_schema(

@@ -22,7 +22,7 @@ startTimestamp, exclusive, and endTimestamp, inclusive.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -185,8 +185,11 @@ def metadata_schema(name: str, schema: Schema) -> StructType:
 class MetadataReader(DataSourceReader):
     """Reads a metadata table, in one task."""
 
-    def __init__(self, path: str, name: str, asked: StructType) -> None:
+    def __init__(
+        self, path: str, name: str, asked: StructType, storage_options: Mapping[str, str]
+    ) -> None:
         self._path = path
+        self._storage_options = storage_options
         self._name = name
         self._asked = arrow_schema(asked)
 
@@ -196,7 +199,7 @@ class MetadataReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
-        table = open_table(self._path)
+        table = open_table(self._path, storage_options=self._storage_options)
         schema = arrow_schema(metadata_schema(self._name, table.schema))
         rows = _TABLES[self._name][1](table)
         batch = pa.RecordBatch.from_pylist(rows, schema=schema)

@@ -20,7 +20,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlparse
@@ -29,6 +29,12 @@ import kudulite
 from kudulite import Client, Table
 from kudulite.errors import OptionError, TableNotFoundError, UsageError
 from kudulite_spark.kudu_options import kudu_names_replaced, parse_boolean
+from kudulite_spark.storage_settings import (
+    FRONT_PREFIX,
+    front_settings,
+    storage_name,
+    storage_options,
+)
 
 CHANGE_IMAGES = ("after", "both")
 # A value of `snapshotTimestamp`: the moment at which Spark plans a query.
@@ -284,6 +290,7 @@ class ReadOptions:
     change_images: str = "after"
     max_rows_per_trigger: int | None = None
     scan_tokens: str | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def is_of_changes(self) -> bool:
@@ -347,6 +354,7 @@ class WriteOptions:
     range_partitions: dict[str, Any] | None = None
     read_at: int | None = None
     unchanged: str | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> WriteOptions:
@@ -410,13 +418,18 @@ def named_options(options: Mapping[str, str]) -> dict[str, str]:
             values.setdefault("path", _single_path(value))
         elif lowered in _CANONICAL:
             values[_CANONICAL[lowered]] = value
+        elif lowered.startswith(FRONT_PREFIX) or storage_name(lowered) is not None:
+            values[lowered] = value
         elif lowered not in _SPARK_NAMES and not lowered.startswith("option."):
             unknown.append(key)
     if unknown:
         names = ", ".join(repr(name) for name in sorted(unknown))
         noun = "option" if len(unknown) == 1 else "options"
         advice = "".join(f"; {_advice(name)}" for name in sorted(unknown) if _advice(name))
-        raise OptionError(f"unknown {noun} {names}{advice}; known: {', '.join(KNOWN_NAMES)}")
+        known = ", ".join(KNOWN_NAMES)
+        if is_address(values.get("path", "")):
+            known += ", and the storage options of the address, as in 'aws_region'"
+        raise OptionError(f"unknown {noun} {names}{advice}; known: {known}")
     return values
 
 
@@ -438,7 +451,12 @@ def _parsed(values: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[st
     """Return the path and the options given that have one of `parsers`, by the field's name."""
     given = {name: parse(name, values[name]) for name, parse in parsers.items() if name in values}
     fields = {re.sub("([A-Z])", r"_\1", name).lower(): value for name, value in given.items()}
-    return {"path": _parse_path(values), **fields}
+    path = _parse_path(values)
+    return {
+        "path": path,
+        "storage_options": storage_options(path, values, front_settings(values)),
+        **fields,
+    }
 
 
 def _parse_path(values: Mapping[str, str]) -> str:
@@ -473,9 +491,12 @@ def _check_window(values: Mapping[str, str]) -> None:
 
 
 def local_path(text: str) -> str:
-    """Return the path of a table as typed, without `file:`. OptionError for other schemes."""
-    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)
-    if not match:
+    """Return the path of a table as typed, without `file:`, or the address of an object store.
+
+    OptionError for a text that is neither.
+    """
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/?)", text)
+    if not match or is_address(text):
         return text
     if match.group(1).lower() != "file":
         raise OptionError(
@@ -485,19 +506,29 @@ def local_path(text: str) -> str:
     return unquote(urlparse(text).path)
 
 
+def is_address(path: str) -> bool:
+    """Whether a path is the URL of something else than a directory."""
+    return re.match("(?!file:)[a-z][a-z0-9+.-]+:/", path, re.IGNORECASE) is not None
+
+
 def absolute_path(path: str | os.PathLike[str], base: str | None = None) -> str:
     """Return the absolute form of a path or file: URL, seen from `base` (default: this process)."""
-    given = os.path.expanduser(local_path(os.fspath(path)))
+    local = local_path(os.fspath(path))
+    if is_address(local):
+        return local.rstrip("/")
+    given = os.path.expanduser(local)
     return os.path.abspath(os.path.join(base or os.getcwd(), given))
 
 
-def find_table(path: str) -> Table | None:
+def find_table(path: str, storage_options: Mapping[str, str] | None = None) -> Table | None:
     """Open the table at `path`; None if there is nothing or an empty folder, so one can be made.
 
     Raises UsageError if the path is occupied by something else."""
     try:
-        return kudulite.open_table(path)
+        return kudulite.open_table(path, storage_options=storage_options)
     except TableNotFoundError as error:
+        if is_address(path):
+            return None
         place = Path(path)
         if place.is_dir() and not any(place.iterdir()):
             return None
@@ -506,10 +537,13 @@ def find_table(path: str) -> Table | None:
         return None
 
 
-def catalog_of(path: str) -> tuple[Client, str]:
+def catalog_of(path: str, storage_options: Mapping[str, str] | None = None) -> tuple[Client, str]:
     """Return a client of the directory that holds the table at `path`, and the table's name."""
     root, name = os.path.split(path)
     if not name:
         raise UsageError(f"path {path!r} is the root directory; a table needs one of its own")
+    if is_address(path) and not is_address(root):
+        raise UsageError(f"path {path!r} is a bucket; a table needs a name in it")
     # Background work would be lost when Spark ends its process; `maintain` replaces it.
-    return kudulite.connect(root, background_maintenance=False), name
+    client = kudulite.connect(root, background_maintenance=False, storage_options=storage_options)
+    return client, name

@@ -48,7 +48,7 @@ from pyspark.sql.datasource import (
 )
 
 import kudulite
-from kudulite import Predicate, ReadRequest, RowSetToken, Token, open_table
+from kudulite import Predicate, ReadRequest, RowSetToken, Table, Token, open_table
 from kudulite_spark.python_worker import end_work
 from kudulite_spark.types import CHANGE_COLUMNS
 
@@ -93,6 +93,11 @@ class ScanPlan:
     split_size_bytes: int | None = None  # per task, on disk; None fits it to table and cores
     # Read these pieces of a native plan, not the whole table.
     pinned: tuple[RowSetToken, ...] | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def open(self) -> Table:
+        """Open the table of the load, also where another one has its path now."""
+        return open_table(self.path, table_id=self.table_id, storage_options=self.storage_options)
 
     def at(self, timestamp: int, start: int | None = None) -> ScanPlan:
         """Return the plan of the rows at a safe timestamp, or of the changes from `start` to it."""
@@ -119,7 +124,7 @@ class TabletReader(DataSourceReader):
         if plan.pinned is not None:
             pinned = [token.narrowed(request.columns or (), request.where) for token in plan.pinned]
             return packed(plan.split_size_bytes, lambda size: pinned)
-        table = open_table(plan.path, table_id=plan.table_id)
+        table = plan.open()
         return packed(plan.split_size_bytes, lambda size: table.tokens(request, size))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -179,10 +184,12 @@ def encoded_tokens(tokens: Sequence[RowSetToken]) -> str:
     return base64.b64encode(zlib.compress(content.encode(), 1)).decode()
 
 
-def decoded_tokens(text: str, folder: str) -> tuple[RowSetToken, ...]:
+def decoded_tokens(
+    text: str, folder: str, storage_options: Mapping[str, str] | None = None
+) -> tuple[RowSetToken, ...]:
     """Return the tokens of `encoded_tokens`, of the table in `folder`."""
     content = json.loads(zlib.decompress(base64.b64decode(text)))
-    return tuple(RowSetToken.of_table(folder, value) for value in content)
+    return tuple(RowSetToken.of_table(folder, value, storage_options) for value in content)
 
 
 def fitted_batches(

@@ -202,7 +202,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _table(self, *offsets: Offset | None) -> Table:
         """Open the table. Raises ConflictError if an offset is of another one, or other columns."""
-        table = open_table(self._plan.path)
+        table = open_table(self._plan.path, storage_options=self._plan.storage_options)
         for offset in offsets:
             if isinstance(offset, StreamOffset) and offset.table_id != table.id:
                 raise ConflictError(

@@ -18,7 +18,7 @@ columns present. A write that was prepared before columns were added can still b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,7 +75,7 @@ def plan_write(
         )
     _check_unique(path, struct.fieldNames())
     options = _with_column_names(options, struct, path)
-    table = find_table(path)
+    table = find_table(path, options.storage_options)
     created_version = None
     if table is None:
         table, created = _made_table(path, options, struct)
@@ -84,7 +84,7 @@ def plan_write(
     columns = written_columns(table, path, options, struct)
     if options.schema_evolution:
         stored = [f for f in struct if f.name in columns and f.name != options.operation_column]
-        table = evolved_table(path, stored)
+        table = evolved_table(path, stored, options.storage_options)
         columns = written_columns(table, path, options, struct)
     operation_column, ordering_column = options.operation_column, options.ordering_column
     # The application of a stream has a version for each batch, which comes later.
@@ -226,11 +226,11 @@ def _made_table(path: str, options: WriteOptions, struct: StructType) -> tuple[T
     )
     options = with_layout_names(options, data.fieldNames())
     schema = table_schema(data, options.primary_key or (), path)
-    client, name = catalog_of(path)
+    client, name = catalog_of(path, options.storage_options)
     try:
         return client.create_table(name, schema, partitioning_of(options)), True
     except TableExistsError:
-        return open_table(path), False
+        return open_table(path, storage_options=options.storage_options), False
 
 
 def _check_layout(table: Table, path: str, options: WriteOptions) -> None:
@@ -336,17 +336,19 @@ class Evolution:
     widened: dict[str, ColumnType] = field(default_factory=dict)
 
 
-def evolved_table(path: str, fields: Sequence[StructField]) -> Table:
+def evolved_table(
+    path: str, fields: Sequence[StructField], storage_options: Mapping[str, str] | None = None
+) -> Table:
     """Return the table at `path`, altered if needed, so that it can store `fields`.
 
     Raises LockTimeoutError, and SchemaError for a Spark type that no column can have."""
-    table = open_table(path)
+    table = open_table(path, storage_options=storage_options)
     while True:
         schema = table.schema
         evolution = needed_evolution(schema, path, fields)
         if evolution == Evolution():
             return table
-        alterer = catalog_of(path)[0].new_table_alterer(table)
+        alterer = catalog_of(path, storage_options)[0].new_table_alterer(table)
         for name, (added, comment) in evolution.added.items():
             alterer.add_column(name, added, nullable=True).comment(comment)
         for name, wider in evolution.widened.items():

@@ -143,7 +143,7 @@ class TableWriter(DataSourceArrowWriter):
 
     def _drop_created(self) -> None:
         path = self.planned.path
-        client, name = catalog_of(path)
+        client, name = catalog_of(path, self.planned.options.storage_options)
         try:
             client.delete_table(name, if_version=self.planned.created_version)
         except ConflictError:

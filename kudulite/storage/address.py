@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from os import fspath
+from os import PathLike, fspath
 from os.path import abspath, expanduser
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -30,7 +30,15 @@ from urllib.parse import unquote, urlparse
 
 from kudulite.errors import NotSupportedError, OptionError, UsageError
 from kudulite.storage.object_path import ObjectPath
-from kudulite.storage.storage_options import AZURE, GOOGLE, S3, Service, StorageOptions
+from kudulite.storage.storage_options import (
+    AZURE,
+    CREDENTIALS,
+    GOOGLE,
+    S3,
+    Service,
+    StorageOptions,
+    is_storage_option,
+)
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/*)")
 _BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
@@ -120,6 +128,30 @@ def parse_address(given: object, options: Mapping[str, str] | None = None) -> Ad
             f" {', '.join(map(repr, options))}, or give an address as in s3://bucket/prefix"
         )
     return Address(DIRECTORIES, _directory(text, is_url=bool(match and match[2])))
+
+
+def merged_storage_options(
+    address: str | PathLike[str], *layers: Mapping[str, str]
+) -> dict[str, str]:
+    """Return storage options for an address: of each, the value in the first layer that has it.
+
+    The first layer are options that a user gave for this address, and the others defaults: of them
+    those of other services are left out, and all of them for a directory. Keys and a token that
+    belong together are taken from one layer. Nothing else is checked.
+    """
+    match = _SCHEME.match(fspath(address))
+    known = _SERVICES.get(match[1].lower()) if match else None
+    found: dict[str, tuple[str, str]] = {}
+    for number, layer in enumerate(layers):
+        has_credentials = not found.keys().isdisjoint(CREDENTIALS)
+        for word, value in layer.items():
+            name = known[0].name_of(word) if known else None
+            if number and name is None and (known is None or is_storage_option(word)):
+                continue
+            if name in CREDENTIALS and has_credentials:
+                continue
+            found.setdefault(name or word, (word, value))
+    return dict(found.values())
 
 
 def path_of(given: object) -> Path:

@@ -7,9 +7,10 @@ Each may be written in any case, with or without the prefix of its service. An o
 connection (`allow_http`, `timeout`) is of any service. Values are text, as in the environment,
 where the library finds the options and credentials that are not given.
 
-Three habits of the library are corrected. An option that is given precedes the environment, also
+Four habits of the library are corrected. An option that is given precedes the environment, also
 `aws_endpoint_url` before `AWS_ENDPOINT_URL_S3`. One of the connection leaves the others of the
-environment as they are. An endpoint without a scheme is an error, not a panic of the library.
+environment as they are. Keys that are given are not used with the environment's token. An endpoint
+without a scheme is an error, not a panic of the library.
 
 **Invariants**: (1) no text that is made here has the value of an option that may be a secret; (2)
 options that mean the same are equal, however they are spelled.
@@ -223,6 +224,9 @@ AZURE = Service(
 )
 SERVICES = (S3, GOOGLE, AZURE)
 
+# They belong together. The library adds the environment's token to keys that are given.
+CREDENTIALS = ("access_key_id", "secret_access_key", "token")
+_TOKENS = {"AWS_SESSION_TOKEN", "AWS_TOKEN"}
 # Names of options whose values are secrets, or may contain one.
 _SECRETS = {
     "account_key",
@@ -320,12 +324,24 @@ class StorageOptions:
         if "endpoint" in own and self.service is S3:
             own.setdefault("endpoint_url_s3", own["endpoint"])
         self._check_endpoints(address, own, client.get("allow_http") == "true", environment)
+        keys = self._keys_without_token(own, environment)
+        own = {name: value for name, value in own.items() if name not in keys}
         config = {self.service.spelled.get(name, name): value for name, value in own.items()}
         return {
             "config": config,
             **({"client_options": client} if client else {}),
+            **({"credential_provider": lambda: {**keys, "expires_at": None}} if keys else {}),
             **_retry_config({n: v for n, v in given.items() if n in retry}),
         }
+
+    def _keys_without_token(
+        self, own: Mapping[str, str], environment: Mapping[str, str]
+    ) -> dict[str, str | None]:
+        """Return the keys to which the library would add the environment's token."""
+        keys = {name: own.get(name) for name in CREDENTIALS}
+        has_pair = keys["access_key_id"] is not None and keys["secret_access_key"] is not None
+        is_mixed = has_pair and keys["token"] is None and _TOKENS & environment.keys()
+        return keys if self.service is S3 and is_mixed else {}
 
     def _client_of(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment's options of the connection."""
@@ -376,7 +392,7 @@ def is_storage_option(name: str) -> bool:
     return any(service.name_of(name) is not None for service in SERVICES)
 
 
-def is_secret_option(name: str) -> bool:
+def is_secret_storage_option(name: str) -> bool:
     """Whether the value of an option is a secret, or may contain one."""
     return any(service.name_of(name) in _SECRETS for service in SERVICES)
 

@@ -5,12 +5,14 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.OptionalLong;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.MetadataBuilder;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Option;
+import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * What the scans of one load() have in common: the options, and the Python instance with the
@@ -68,7 +70,21 @@ class Load {
 
   private PythonDataSourceCreationResult create(CaseInsensitiveStringMap own) {
     return source.source().createDataSourceInPython(
-        DefaultSource.NAME, with(own, Map.of(ASKS, asks)), Option.apply(given));
+        DefaultSource.NAME, withSettings(with(own, Map.of(ASKS, asks))), Option.apply(given));
+  }
+
+  /**
+   * Options with the session's settings of object stores added to them, for a Python process. They
+   * are in no plan, which Spark would show.
+   */
+  static CaseInsensitiveStringMap withSettings(CaseInsensitiveStringMap options) {
+    Map<String, String> settings = new HashMap<>();
+    CollectionConverters.asJava(SQLConf.get().getAllConfs()).forEach((name, value) -> {
+      if (name.startsWith("spark.kudulite.storage.") || name.startsWith("spark.hadoop.fs.s3a.")) {
+        settings.put("kudulitesetting." + name, value);
+      }
+    });
+    return with(options, settings);
   }
 
   /** The schema, without the note. */

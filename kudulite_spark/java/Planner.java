@@ -52,7 +52,8 @@ class Planner extends UserDefinedPythonDataSource {
       String name, StructType schema, CaseInsensitiveStringMap options, boolean overwrite,
       boolean isStreaming) {
     return Step.run(dataSourceCls(), new UserDefinedPythonDataSourceWriteRunner(dataSourceCls(),
-        name, schema, Scala.map(options.asCaseSensitiveMap()), overwrite, isStreaming));
+        name, schema, Scala.map(Load.withSettings(options).asCaseSensitiveMap()), overwrite,
+        isStreaming));
   }
 
   /** Called in tasks, which read or write. The constructor of Spark 4.1's class is another one. */

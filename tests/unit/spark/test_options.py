@@ -84,7 +84,7 @@ def test_unknown_operation_lists_the_eight():
     [
         ({}, "option 'path' is missing.*CREATE TEMPORARY VIEW"),
         ({"paths": '["/a", "/b"]'}, "one path, 2 given"),
-        ({"path": "s3://bucket/t"}, "directory that every Spark process mounts"),
+        ({"path": "s3:bucket/t"}, "directory that every Spark process mounts"),
         ({"path": "/t", "columns": "a,,b"}, "empty name"),
         ({"path": "/t", "columns": "a,b,a"}, "a given more than once"),
         ({"path": "/t", "columns": '["a"'}, "is not JSON"),

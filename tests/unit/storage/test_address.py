@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from kudulite.errors import NotSupportedError, OptionError, UsageError
-from kudulite.storage.address import DIRECTORIES, parse_address, path_of
+from kudulite.storage.address import (
+    DIRECTORIES,
+    merged_storage_options,
+    parse_address,
+    path_of,
+)
 
 AZURE_HOST = "dfs.core.windows.net"
 
@@ -144,3 +149,22 @@ def test_a_call_that_needs_a_directory_says_so(given: str | Path):
     """With the address, and the calls that take it."""
     with pytest.raises(NotSupportedError, match="this call works with directories, and .*connect"):
         path_of(given)
+
+
+def test_options_are_merged_by_what_they_mean():
+    """The first layer precedes; of defaults, those of other services are left out."""
+
+    def merged(address: str, *layers: dict[str, str]) -> dict[str, str]:
+        return merged_storage_options(address, *layers)
+
+    defaults = {"aws_region": "b", "timeout": "3s", "google_base_url": "x", "unknown": "y"}
+    found = merged("s3://b", {"REGION": "a"}, defaults)
+    assert found == {"REGION": "a", "timeout": "3s", "unknown": "y"}
+    assert merged("/data", {"REGION": "a"}, defaults) == {"REGION": "a"}
+    assert merged("gs://b", {}, defaults) == {"timeout": "3s", "google_base_url": "x"} | {
+        "unknown": "y"
+    }
+    token = {"aws_access_key_id": "2", "aws_secret_access_key": "2", "session_token": "2"}
+    pair = {"access_key_id": "1", "secret_access_key": "1"}
+    assert merged("s3://b", pair, token, {"region": "c"}) == {**pair, "region": "c"}
+    assert merged("s3://b", {}, token, pair) == token

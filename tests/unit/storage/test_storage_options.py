@@ -22,7 +22,7 @@ from kudulite.storage.storage_options import (
     SERVICES,
     Service,
     StorageOptions,
-    is_secret_option,
+    is_secret_storage_option,
     is_storage_option,
 )
 
@@ -203,7 +203,9 @@ def test_no_text_shows_a_value():
     assert repr(options) == "<storage options: proxy_url, region, secret_access_key>"
     assert options.without_secrets("key SECRET via http://u:SECRET@h") == "key … via …"
     assert pickle.loads(pickle.dumps(options)) == options
-    assert is_secret_option("AZURE_STORAGE_ACCOUNT_KEY") and not is_secret_option("aws_region")
+    assert is_secret_storage_option("AZURE_STORAGE_ACCOUNT_KEY") and not is_secret_storage_option(
+        "aws_region"
+    )
 
 
 def arguments(environment: dict[str, str], **options: str) -> dict[str, Any]:
@@ -266,3 +268,20 @@ def test_an_endpoint_is_a_url(endpoint: str):
         arguments({"AWS_ENDPOINT_URL": endpoint})
     assert "SECRET" not in str(found.value)
     assert arguments({"AWS_ENDPOINT_URL": endpoint}, endpoint="https://h")["config"]["endpoint"]
+
+
+def test_keys_are_not_used_with_the_token_of_the_environment():
+    """The library would send both, and the store refuse them."""
+    pair = {"aws_access_key_id": "id", "aws_secret_access_key": "SECRET"}
+    environment = {"AWS_SESSION_TOKEN": "other"}
+    found = arguments(environment, **pair)
+    assert found["config"] == {}
+    assert found["credential_provider"]() == {
+        "access_key_id": "id",
+        "secret_access_key": "SECRET",
+        "token": None,
+        "expires_at": None,
+    }
+    assert isinstance(S3Store("b", **found), S3Store)
+    for given, around in (({**pair, "token": "own"}, environment), (pair, {}), ({}, environment)):
+        assert "credential_provider" not in arguments(around, **given)
