@@ -34,7 +34,14 @@ _QUERY, _USER = re.compile(r"\?[^\s\"'>)]*"), re.compile(r"(?<=://)[^/@\s]+@")
 _DUMP = "\n\nDebug source:"
 _CODE = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
-_INSTANCE = "169.254.169.254"
+# Where a machine asks for its own credentials, when there are no others.
+_INSTANCES = ("169.254.169.254", "metadata.google.internal")
+_CREDENTIALS = {
+    "MicrosoftAzure": "azure_storage_account_key or azure_storage_sas_key",
+    "GCS": "google_service_account",
+    "S3": "aws_access_key_id and aws_secret_access_key",
+}
+_REFUSALS = ("401 Unauthorized", "403 Forbidden")
 # Of the library's dump, for a request that reached no server.
 _CAUSES = {
     "tcp connect error": "nothing answers at this address",
@@ -90,7 +97,10 @@ class store_errors:
         if isinstance(error, OSError):
             raise storage_error(self._action, str(self._target), error) from None
         if isinstance(error, exceptions.BaseError) or is_panic(error):
-            raise self._error(_NUMBERS.get(type(error), errno.EIO), reason(text)) from None
+            number = _NUMBERS.get(type(error), errno.EIO)
+            if any(status in text.partition(_DUMP)[0] for status in _REFUSALS):
+                number = errno.EACCES  # a list has no error of its own for it
+            raise self._error(number, reason(text)) from None
 
     def _error(self, number: int, text: str) -> StorageError:
         return StorageError(number, f"cannot {self._action} {self._target}: {text}")
@@ -108,11 +118,12 @@ def reason(text: str) -> str:
     code = _CODE.search(said)
     if code:
         line = f"{line}: {code[1]}: {code[2]}"
-    if _INSTANCE in line:
+    if any(place in line for place in _INSTANCES):
+        names = next((found for kind, found in _CREDENTIALS.items() if kind in line), "of a key")
         return (
-            f"no credentials were found, and this machine gives none ({line}); give storage options"
-            " such as aws_access_key_id and aws_secret_access_key, set them in the environment, or"
-            " give aws_skip_signature='true' for a public bucket"
+            f"no credentials were found, and this machine gives none ({line}); give the storage"
+            f" options {names}, or set them in the environment; a public bucket needs none with"
+            " the option skip_signature='true'"
         )
     cause = next((found for word, found in _CAUSES.items() if word in dump), None)
     return f"{line} ({cause})" if cause else line

@@ -42,9 +42,19 @@ ERRORS: dict[str, tuple[BaseException, int, str]] = {
     ),
     "no object": (FileNotFoundError(f"{REQUEST}: SECRET"), errno.ENOENT, "it does not exist$"),
     "no credentials": (
-        exceptions.GenericError("Error performing PUT http://169.254.169.254/latest/api/token"),
+        exceptions.GenericError("S3 error: PUT http://169.254.169.254/latest/api/token"),
         errno.EIO,
-        "no credentials were found, and this machine gives none .*aws_access_key_id",
+        "no credentials were found, and this machine gives none .*the storage options aws_access_k",
+    ),
+    "no credentials for Azure": (
+        exceptions.GenericError("MicrosoftAzure error: GET http://169.254.169.254/metadata"),
+        errno.EIO,
+        "no credentials were found.*the storage options azure_storage_account_key or azure_",
+    ),
+    "no permission to list": (
+        exceptions.GenericError(f"{REQUEST} - 403 Forbidden: {BODY.format('AccessDenied', 'No.')}"),
+        errno.EACCES,
+        "403 Forbidden: AccessDenied: No.$",
     ),
     "nothing there": (
         exceptions.GenericError('HTTP error\n\nDebug source:\nSECRET "tcp connect error"'),
