@@ -103,8 +103,9 @@ def connect(
 ) -> Client:
     """Open a directory of tables, made if it is not there.
 
-    `root` is a path, which may begin with `~`, or a file: URL. The address of an object store, as
-    in s3://bucket/prefix, and its `storage_options` are checked, but tables are not kept there yet.
+    `root` is a path, which may begin with `~`, a file: URL, or the address of an object store, as
+    in s3://bucket/prefix, gs:// or az://. The `storage_options` of a store are those of Delta and
+    Polars, as in {"aws_region": "eu-west-1"}; what is not given is found in the environment.
     A writer that waits for another one longer than `lock_timeout_seconds` gives up with
     LockTimeoutError. Tables that are written to are maintained in the background; without
     `background_maintenance` only `Table.maintain` and `Table.compact` do so. Raises UsageError for

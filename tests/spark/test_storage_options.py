@@ -1,56 +1,117 @@
-"""Addresses of object stores in Spark: checked options, settings of the session, no secret shown.
-
-Tables are not kept there yet, so each load ends with the error that says so.
-"""
+"""Addresses of object stores in Spark: options of a load, settings of the session, no secret."""
 
 from __future__ import annotations
 
-import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-OWN = "spark.kudulite.storage."
+import kudulite
+from tests.support.object_server import ObjectServer
+
+OWN, S3A = "spark.kudulite.storage.", "spark.hadoop.fs.s3a."
+
+
+def options_of(server: ObjectServer) -> dict[str, str]:
+    """As a user types them."""
+    return {
+        "AWS_ENDPOINT_URL": server.endpoint,
+        "allow_http": "true",
+        "aws_region": "us-east-1",
+        "aws_access_key_id": "id",
+        "aws_secret_access_key": "VALUE",
+        "max_retries": "1",
+    }
+
+
+@contextmanager
+def settings(spark: SparkSession, **given: str) -> Iterator[None]:
+    """Settings of the session for a while."""
+    for name, value in given.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in given:
+            spark.conf.unset(name)
+
+
+@pytest.fixture
+def address(object_server: ObjectServer) -> str:
+    """The address of a table of one row."""
+    root = f"s3://{object_server.bucket}/spark {uuid.uuid4().hex}"
+    client = kudulite.connect(root, storage_options=options_of(object_server))
+    client.create_table("t", {"id": [1]}, primary_key="id").insert([{"id": 1}])
+    return f"{root}/t"
+
+
+def write_and_read(spark: SparkSession, address: str, **options: str) -> list[int]:
+    """Write two rows, and return the ids that are read back."""
+    rows = spark.range(2, 4).coalesce(1)
+    rows.write.format("kudulite").options(**options).mode("append").save(address)
+    read = spark.read.format("kudulite").options(**options).load(address)
+    assert "VALUE" not in read._jdf.queryExecution().toString()
+    return sorted(row.id for row in read.where("id > 0").collect())
+
+
+def test_a_table_on_a_store_is_written_and_read(
+    spark: SparkSession, address: str, object_server: ObjectServer
+):
+    """By options of its own, in tasks too."""
+    assert write_and_read(spark, address, **options_of(object_server)) == [1, 2, 3]
+    s3a = address.replace("s3://", "s3a://")
+    assert write_and_read(spark, s3a, **options_of(object_server)) == [1, 2, 3]
+
+
+def test_settings_of_the_session_are_taken(
+    spark: SparkSession, address: str, object_server: ObjectServer
+):
+    """Where an option is not given; a directory has no use for them."""
+    with settings(spark, **{OWN + n: v for n, v in options_of(object_server).items()}):
+        assert write_and_read(spark, address) == [1, 2, 3]
+        with pytest.raises(PySparkException, match="the folder does not exist"):
+            spark.read.format("kudulite").load("/no/such/table")
+        with pytest.raises(PySparkException, match="'timeout' is 'soon', expected a duration"):
+            spark.read.format("kudulite").option("timeout", "soon").load(address)
+    with settings(spark, **{f"{OWN}timeout": "soon"}):
+        with pytest.raises(PySparkException, match="'timeout' is 'soon', expected a duration"):
+            spark.range(1).write.format("kudulite").mode("append").save(address)
+
+
+def test_settings_of_hadoop_are_taken(
+    spark: SparkSession, address: str, object_server: ObjectServer
+):
+    """Those of s3a, with its words."""
+    given = {
+        "endpoint": object_server.endpoint.removeprefix("http://"),
+        "connection.ssl.enabled": "false",
+        "endpoint.region": "us-east-1",
+        "access.key": "id",
+        "secret.key": "VALUE",
+        "path.style.access": "true",
+    }
+    with settings(spark, **{S3A + name: value for name, value in given.items()}):
+        assert write_and_read(spark, address) == [1, 2, 3]
 
 
 def refusal(spark: SparkSession, address: str, **options: str) -> str:
     """The error of a load."""
     with pytest.raises(PySparkException) as found:
         spark.read.format("kudulite").options(**options).load(address)
+    assert "VALUE" not in str(found.value)
     return str(found.value)
 
 
-def test_an_address_and_its_options_are_checked(spark: SparkSession):
-    """The options of a load, and those of the session below them."""
-    secret = {"aws_access_key_id": "id", "aws_secret_access_key": "VALUE"}
-    for address in ("s3://b/t", "s3a://b/t"):
-        text = refusal(spark, address, **secret)
-        assert "s3://b: kudulite keeps tables in directories" in text and "VALUE" not in text
-    assert "unknown option" in refusal(spark, "s3://b/t", aws_regoin="eu")
-    assert "is 'maybe', expected 'true' or 'false'" in refusal(
-        spark, "s3://b/t", allow_http="maybe"
-    )
+def test_options_are_checked(spark: SparkSession, tmp_path):
+    """Before the store is asked; no value is in an error."""
+    assert "unknown option" in refusal(spark, "s3://b/t", aws_regoin="VALUE")
+    assert "is 'maybe', expected 'true'" in refusal(spark, "s3://b/t", allow_http="maybe")
     text = refusal(spark, "az://c/t", azure_storage_account_key="VALUE")
-    assert "write 'secret.azure_storage_account_key'" in text and "VALUE" not in text
+    assert "write 'secret.azure_storage_account_key'" in text
     assert "no client for hdfs:" in refusal(spark, "hdfs://host/t")
-
-
-def test_settings_of_the_session_are_taken(spark: SparkSession):
-    """By reads and writes, and for addresses alone."""
-    rows = spark.range(1)
-    spark.conf.set(f"{OWN}timeout", "soon")
-    try:
-        assert "'timeout' is 'soon', expected a duration" in refusal(spark, "s3://b/t")
-        assert "in directories" in refusal(spark, "s3://b/t", timeout="3s")
-        with pytest.raises(PySparkException, match="'timeout' is 'soon', expected a duration"):
-            rows.write.format("kudulite").mode("append").save("s3://b/t")
-        assert "the folder does not exist" in refusal(spark, "/no/such/table")
-    finally:
-        spark.conf.unset(f"{OWN}timeout")
-
-
-def test_a_url_of_a_directory_may_have_no_storage_options(spark: SparkSession, tmp_path):
-    """They are an error there, as they would have no effect."""
-    text = refusal(spark, f"file://{tmp_path}/t", aws_region="eu")
-    assert re.search("is a directory, which has no storage options; leave out 'aws_region'", text)
+    text = refusal(spark, f"file://{tmp_path}/t", aws_region="VALUE")
+    assert "is a directory, which has no storage options; leave out 'aws_region'" in text

@@ -7,7 +7,8 @@ import re
 import pytest
 
 import kudulite
-from kudulite.errors import NotSupportedError, OptionError
+from kudulite.errors import OptionError
+from kudulite.storage.address import parse_address
 from kudulite_spark.options import ReadOptions, WriteOptions, absolute_path, catalog_of
 from kudulite_spark.storage_settings import (
     SECRET_PREFIX,
@@ -114,8 +115,7 @@ def test_settings_of_hadoop(name: str):
         assert hadoop_options(settings, path) == expected
     for path in ("gs://b/t", "/data/t", "file:///s3a/b"):
         assert hadoop_options(settings, path) == {}
-    with pytest.raises(NotSupportedError, match="not yet on S3"):
-        kudulite.open_table("s3a://b/t", storage_options=expected)
+    assert len(parse_address("s3a://b/t", expected).storage.options.items) == len(expected)
 
 
 def test_options_precede_the_session_and_this_hadoop():
@@ -176,5 +176,3 @@ def test_addresses_are_absolute_paths():
     assert absolute_path("w", "/base") == "/base/w"
     with pytest.raises(kudulite.errors.UsageError, match="is a bucket; a table needs a name in it"):
         catalog_of("s3://b")
-    with pytest.raises(NotSupportedError, match="not yet on S3"):
-        catalog_of("s3://b/t")
