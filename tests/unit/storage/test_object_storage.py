@@ -74,11 +74,11 @@ def test_a_store_that_replaces_what_exists_is_refused(
     """Before anything is written; one that does not is asked once, and keeps nothing of it."""
     library.next_puts = ["", "replaced"]
     with pytest.raises(NotSupportedError, match="does not refuse to put an object that exists"):
-        storage.make_root(ROOT / "tables")
+        storage.new_place(ROOT / "tables" / "t")
     assert storage.entries(ROOT) == []
-    storage.make_root(ROOT / "tables")
+    storage.new_place(ROOT / "tables" / "t")
     library.next_puts = ["replaced"]
-    storage.make_root(ROOT / "tables")
+    storage.new_place(ROOT / "tables" / "t")
     assert (library.next_puts, storage.entries(ROOT)) == (["replaced"], [])
 
 
@@ -355,7 +355,7 @@ def test_the_credentials_of_the_environment_are_found(monkeypatch: pytest.Monkey
 
 def test_probes_are_put_where_the_tables_are(storage: ObjectStorage, library: FaultyLibrary):
     """A process may have no right to put an object elsewhere in the bucket."""
-    storage.make_root(ROOT / "tables")
+    storage.new_place(ROOT / "tables" / "t")
     list(storage.files_below(ROOT / "tables" / "t"))
     assert [name.rpartition("/")[0] for name in library.names] == ["tables", "tables", "tables/t"]
 
