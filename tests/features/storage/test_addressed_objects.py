@@ -8,9 +8,11 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import kudulite
 from kudulite.errors import StorageError
 from kudulite.storage.address import parse_address
 from kudulite.storage.object_storage import ObjectStorage, object_storage_of
@@ -117,7 +119,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_is_wrong_with_a_server_is_said(object_server: ObjectServer, name: str):
-    """By every verb that asks it; the answer about one object's length has no text, however."""
+    """By every verb that reads or lists; the answer about one object's head has no text."""
     bucket, wrong, number, text = FAULTS[name]
     if wrong.get("AWS_ENDPOINT_URL") == "https://":
         wrong = {"AWS_ENDPOINT_URL": object_server.endpoint.replace("http:", "https:")}
@@ -125,8 +127,23 @@ def test_what_is_wrong_with_a_server_is_said(object_server: ObjectServer, name: 
     address, root = parse_address(f"s3://{bucket}/x", options)
     storage = object_storage_of(address)
     # With its bucket in the host, a list is one of all buckets.
-    calls = (storage.read, storage.exists, storage.entries)
+    calls = (storage.read, storage.is_folder, storage.entries)
     for call in calls[: 1 if name == "bucket in the host" else None]:
         with pytest.raises(StorageError, match=text) as found:
             call(root / "a")
         assert found.value.errno == number and str(root) in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.list_tables(),
+        lambda client: client.table("t"),
+        lambda client: client.create_table("t", {"id": [1]}, primary_key="id"),
+    ],
+)
+def test_a_client_of_a_bucket_that_is_not_there_says_so(object_server: ObjectServer, call: Any):
+    """It is neither an empty directory nor a missing table."""
+    client = kudulite.connect("s3://nowhere/x", storage_options=options_of(object_server))
+    with pytest.raises(StorageError, match="s3://nowhere.*(no such bucket|AccessDenied)"):
+        call(client)
