@@ -454,6 +454,7 @@ class EntryChain(VersionChain):
     def _created(self, before: Entries, entry: Entry) -> Entries | None:
         number, content = before.number + 1, entry.encode()
         path = self.path(number)
+        self.storage.check_refuses(self.path(before.number))
         if not self.storage.put_if_absent(path, content):
             return None
         if not _is_sure(before.seen) and not self.has(before.number):

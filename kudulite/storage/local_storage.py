@@ -209,6 +209,9 @@ class LocalStorage:
         self.sync([path.parent])
         return True
 
+    def check_refuses(self, path: Path) -> None:
+        """Do nothing: a link never replaces a file."""
+
     def put_hint(self, path: Path, content: bytes) -> None:
         """Replace a file's content in one step, not durably."""
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")

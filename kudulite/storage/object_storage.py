@@ -250,8 +250,15 @@ class ObjectStorage(DurableSteps):
                 try:
                     obstore.put(self._store, name, content, mode="create")
                 except exceptions.AlreadyExistsError:
-                    with contextlib.suppress(FileNotFoundError):
-                        return bytes(obstore.get(self._store, name).bytes()) == content
+                    found = self._content(name)
+                    if found is not None:
+                        return found == content
+                except exceptions.GenericError:  # no answer: it may have been put
+                    with contextlib.suppress(exceptions.BaseError):
+                        found = self._content(name)
+                        if found is not None:
+                            return found == content
+                    raise
                 else:
                     self.before("fsync", path.parent)
                     return True
@@ -261,6 +268,31 @@ class ObjectStorage(DurableSteps):
             f"cannot create {path}: the store refused it {_TRIES_MAX} times as existing, and does"
             " not have it",
         )
+
+    def _content(self, name: str) -> bytes | None:
+        """Return an object's content, None without one."""
+        try:
+            return bytes(obstore.get(self._store, name).bytes())
+        except FileNotFoundError:
+            return None
+
+    def check_refuses(self, path: Path) -> None:
+        """Check, once, that the store refuses a put of the object at `path`, which is there.
+
+        With its own content, so a store that replaces it changes nothing. Raises
+        NotSupportedError, as `new_place`.
+        """
+        name = self._name(path)
+        with store_errors("create", path):
+            content = None if self._is_conditional else self._content(name)
+            if content is None:
+                return
+            try:
+                obstore.put(self._store, name, content, mode="create")
+            except exceptions.AlreadyExistsError:
+                self._is_conditional = True
+                return
+        raise self._not_conditional()
 
     def put_hint(self, path: Path, content: bytes) -> None:
         """Put an object in the place of any other."""
@@ -293,12 +325,15 @@ class ObjectStorage(DurableSteps):
             with contextlib.suppress(StorageError):
                 self.delete(probe)
         if content != b"first":
-            raise NotSupportedError(
-                f"{self.root}: this store does not refuse to put an object that exists"
-                " (If-None-Match: *), so of two commits at once one would be lost; use one that"
-                " does: Amazon S3, Google Cloud Storage, Azure, MinIO, SeaweedFS"
-            )
+            raise self._not_conditional()
         self._is_conditional = True
+
+    def _not_conditional(self) -> NotSupportedError:
+        return NotSupportedError(
+            f"{self.root}: this store does not refuse to put an object that exists"
+            " (If-None-Match: *), so of two commits at once one would be lost; use one that does:"
+            " Amazon S3, Google Cloud Storage, Azure, MinIO, SeaweedFS"
+        )
 
     def sync(self, folders: Iterable[Path]) -> None:
         """Do nothing: objects are durable when they are put."""

@@ -173,6 +173,12 @@ class Storage(Protocol):
         A folder is not made. True also where the answer to an earlier try of this call was lost.
         """
 
+    def check_refuses(self, path: Path) -> None:
+        """Check, once in a process, that `put_if_absent` of a file that is there is refused.
+
+        Raises NotSupportedError for a storage that replaces it, which then has its old content.
+        """
+
     def put_hint(self, path: Path, content: bytes) -> None:
         """Replace a file's content in one step, not durably."""
 

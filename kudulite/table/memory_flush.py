@@ -60,6 +60,8 @@ def flush_table(store: TableStore, tablet_ids: Collection[str] | None = None) ->
     CorruptionError; the table is then as it was.
     """
     if not _unflushed(store, tablet_ids)[1]:
+        if store.log.has_grown_long():
+            store.in_turn("flush", partial(_publish_log_start, store))
         return []
     begin = time.perf_counter()
     with begin_write(store, FLUSH) as write:
@@ -82,6 +84,16 @@ def flush_table(store: TableStore, tablet_ids: Collection[str] | None = None) ->
     store.metrics.flushes += len(tablet_ids)
     store.metrics.flush_seconds += time.perf_counter() - begin
     return tablet_ids
+
+
+def _publish_log_start(store: TableStore, turn: Turn) -> None:
+    """Publish a version that has all of a log that is long without rows."""
+
+    def build(manifest: Manifest) -> Manifest:
+        timestamp = version_timestamp(store, manifest, turn)
+        return manifest.successor(Origin("memory flush", timestamp, is_maintenance=True))
+
+    store.update(build, flushed_under_lock(store, turn.newest(), turn), turn)
 
 
 def _unflushed(

@@ -36,6 +36,7 @@ from kudulite.model.hybrid_time import (
     misread_number,
     parse_timestamp,
 )
+from kudulite.table.memory_flush import flush_table
 from kudulite.table.present import present, read_tablet, read_tablets
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Tablet
@@ -188,3 +189,5 @@ def _settle(store: TableStore, timestamp: int) -> None:
 def advance_safe_timestamp(store: TableStore, timestamp: int) -> None:
     """Advance the table's safe timestamp. Raises LockTimeoutError, StorageError."""
     store.in_turn("snapshot", lambda turn: turn.advance_safe_timestamp(timestamp))
+    if store.log.has_grown_long():  # by readers, where nobody writes
+        flush_table(store)

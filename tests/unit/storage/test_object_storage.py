@@ -372,3 +372,32 @@ def test_ages_are_by_the_clock_of_the_store(
     library.next_puts = [exceptions.PermissionDeniedError("no")]
     (found,) = ObjectStorage(storage._store, ROOT).files_below(ROOT)
     assert 9_000 < found.age_seconds < 11_000
+
+
+def test_an_unanswered_put_is_looked_into(storage: ObjectStorage, library: FaultyLibrary):
+    """Ours, somebody else's, or an error where nothing is there."""
+    silent = exceptions.GenericError("timed out")
+    library.next_puts = [silent]
+    with pytest.raises(StorageError, match="timed out"):
+        storage.put_if_absent(ROOT / "1", b"ours")
+    assert storage.put_if_absent(ROOT / "1", b"ours")
+    library.next_puts = [silent, silent]
+    assert storage.put_if_absent(ROOT / "1", b"ours")
+    assert not storage.put_if_absent(ROOT / "1", b"theirs")
+
+
+def test_a_writer_finds_a_store_that_replaces_by_an_object_that_is_there(
+    storage: ObjectStorage, library: FaultyLibrary
+):
+    """Once in a process, and with the object's own content."""
+    storage.put(ROOT / "1", b"first")
+    storage.check_refuses(ROOT / "gone")
+    library.names.clear()
+    storage.check_refuses(ROOT / "1")
+    storage.check_refuses(ROOT / "1")
+    assert library.names == ["1"]
+    other = ObjectStorage(storage._store, ROOT)
+    library.next_puts = ["replaced"]
+    with pytest.raises(NotSupportedError, match="does not refuse to put an object that exists"):
+        other.check_refuses(ROOT / "1")
+    assert storage.read(ROOT / "1") == b"first"

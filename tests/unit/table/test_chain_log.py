@@ -11,7 +11,7 @@ from kudulite.chain.entry_chain import EntryChain
 from kudulite.errors import KuduliteError, LockTimeoutError
 from kudulite.table.chain_log import RECORDS_MAX, ChainLog, ChainTurn
 from kudulite.table.table_log import LostRaceError
-from tests.support.tables.core_tables import stored
+from tests.support.tables.core_tables import ManualClock, stored
 from tests.support.tables.object_tables import ObjectTables, rows
 
 
@@ -169,3 +169,20 @@ def test_a_new_process_lists_the_tables(objects: ObjectTables):
     client = objects.client()
     assert client.list_tables() == ["t"]
     assert objects.client().list_soft_deleted_tables() == []
+
+
+def test_readers_of_moments_ahead_leave_no_long_log(objects: ObjectTables):
+    """Each settles its moment with a record; some of them fold these, though nobody writes."""
+    clock = ManualClock()
+    client = objects.client(clock=clock)
+    table = objects.new_table(client)
+    table.upsert(rows(1))
+    chain = table._store.chain
+    assert isinstance(chain, EntryChain)
+    longest = 0
+    for _ in range(3 * RECORDS_MAX):
+        clock.microseconds += 1_000_000
+        assert stored(table, clock.now()) == [(1, 0)]
+        longest = max(longest, len(chain.last_entries().records))
+    assert RECORDS_MAX - 1 <= longest <= RECORDS_MAX + 16
+    assert stored(objects.client(clock=clock).table("t")) == [(1, 0)]
