@@ -25,7 +25,7 @@ from kudulite.errors import NotFoundError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.shown.openmetrics import Family, openmetrics
 from kudulite.shown.progress import Progress, byte_text
-from kudulite.storage.address import path_of
+from kudulite.storage.address import DIRECTORIES, parse_address, path_of
 from kudulite.table.environment import default_environment
 from kudulite.table.present import read_tablets
 from kudulite.tools.dump import dump as dump_file
@@ -62,14 +62,16 @@ def list_tables(
     as_json: AsJson = False,
 ) -> None:
     """List the tables of a directory."""
-    place = path_of(root)
-    if not place.is_dir():
-        raise typer.BadParameter(f"{root} is not a directory")
-    if is_table(place):
-        raise typer.BadParameter(
-            f"{root} is a table, not a directory of tables; see `kudulite describe {root}`, or list"
-            f" {place.parent}"
-        )
+    address = parse_address(root)
+    if address.storage == DIRECTORIES:
+        place = address.path
+        if not place.is_dir():
+            raise typer.BadParameter(f"{root} is not a directory")
+        if is_table(place):
+            raise typer.BadParameter(
+                f"{root} is a table, not a directory of tables; see `kudulite describe {root}`, or"
+                f" list {place.parent}"
+            )
     client = kudulite.connect(root, background_maintenance=False)
     if soft_deleted:
         listed = client.list_soft_deleted_tables()

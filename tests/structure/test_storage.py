@@ -125,3 +125,22 @@ def test_the_places_of_users_are_there():
     """An exception that nothing needs would hide the next look."""
     root = Path(__file__).parents[2]
     assert [place for place in (*OF_USERS, TOOLS_OF_TABLES) if not (root / place).exists()] == []
+
+
+# The places above `storage/` that may ask what kind a storage is, each with its reason.
+ASKING = {
+    "kudulite/table/table_store.py": "chooses the chain and the log of a table",
+    "kudulite/client/client.py": "a directory of tables may be the folder of a table only on disk",
+}
+
+
+def test_nobody_else_asks_what_kind_a_storage_is():
+    """All other code above `storage/` is one path for directories and object stores."""
+    found = {
+        str(source.path)
+        for source in project_tree().packaged
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Attribute) and node.attr == "is_directory"
+    }
+    above = {path for path in found if not path.startswith("kudulite/storage/")}
+    assert above == set(ASKING)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kudulite
+from tests.support.command_line import output, value
 from tests.support.object_server import ObjectServer
 from tests.support.tables.core_tables import stored
 
@@ -142,6 +143,23 @@ def test_names_change_in_one_step(client: kudulite.Client):
     assert client.list_tables() == []
     with pytest.raises(kudulite.errors.TableNotFoundError):
         table.upsert(rows(3))
+
+
+def test_the_command_line_takes_addresses(
+    client: kudulite.Client,
+    options: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+):
+    """With the options of the environment."""
+    new_table(client).upsert(rows(1, 2, 3))
+    for name, given in options.items():
+        monkeypatch.setenv(name.upper().replace("ALLOW", "AWS_ALLOW"), given)
+    assert [each["name"] for each in value("list", str(client.root))] == ["t"]
+    assert value("describe", f"{client.root}/t")["name"] == "t"
+    assert value("check", f"{client.root}/t")["row_count"] == 3
+    output("copy", f"{client.root}/t", tmp_path / "copy")
+    assert len(kudulite.open_table(tmp_path / "copy")) == 3
 
 
 def test_processes_that_write_at_once_lose_nothing(
