@@ -61,6 +61,7 @@ _LOOKS_MAX = 100
 # So many entries are read side by side where there may be more.
 _READ_AT_ONCE, _READ_AT_ONCE_MOST = 8, 64
 _RECENT_MAX = 32
+_APPENDS_BETWEEN_PAUSES, _PAUSE_APPENDS = 16, 6
 _LATELY = 5_000_000 << LOGICAL_BITS  # 5 s
 _WAIT_SECONDS_MAX = 2.0
 
@@ -105,7 +106,8 @@ class Entries:
 
     def followed_by(self, entry: Entry, seen: tuple[float, float]) -> Entries:
         """Return the chain up to the next entry. Raises StrayEntryError."""
-        if entry.previous_crc32 != self.crc32 or entry.table_id != self.manifest.table_id:
+        is_next = entry.previous_crc32 == self.crc32 and entry.table_id == self.manifest.table_id
+        if not is_next or _is_erased(entry):
             raise StrayEntryError
         crc32 = entry.file_crc32
         assert crc32 is not None
@@ -157,6 +159,8 @@ class EntryChain(VersionChain):
 
     _entries: Entries | None = field(default=None, repr=False)
     _appended: float = field(default=-_WAIT_SECONDS_MAX, repr=False)
+    _append_seconds: float = field(default=0.0, repr=False)
+    _append_count: int = field(default=0, repr=False)
     _mutex: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     # -- finding and reading
@@ -172,7 +176,7 @@ class EntryChain(VersionChain):
                 continue
             if found is not None:
                 self._check_has_not_ended(found)
-                return self._noted(found)
+                return self.note(found)
         raise CorruptionError(
             f"{self.manifest_folder}: no entry is the newest; look at the files in it, and restore"
             " them from a copy of the table"
@@ -216,14 +220,14 @@ class EntryChain(VersionChain):
         if not first:
             return None
         newest = first[0]
-        manifest = newest if isinstance(newest, Manifest) else self._version(newest.version)
-        if manifest is None:
+        manifest = self._version_at(newest)
+        if manifest is None or _is_erased(newest):
             return None
         self._check_is_same_table(manifest)
         number = manifest.version if newest is manifest else _number_of(newest)
         start = manifest.log_start.segment
         older = self._entries_from(start + 1, number - start - 1) if number > start + 1 else []
-        if len(older) < number - start - 1:
+        if len(older) < number - start - 1 or any(map(_is_erased, older)):
             return None
         crc32 = newest.file_crc32
         assert crc32 is not None
@@ -259,13 +263,22 @@ class EntryChain(VersionChain):
             )
         return entry
 
-    def _version(self, number: int) -> Manifest | None:
-        entry = self._entry(number)
-        if isinstance(entry, RecordEntry):
-            raise CorruptionError(f"{self.path(number)}: a record, expected a version")
-        return entry
+    def _version_at(self, newest: Entry) -> Manifest | None:
+        """Return the newest version at an entry, None where it was removed or erased meanwhile.
 
-    def _noted(self, found: Entries) -> Entries:
+        Raises TableNotFoundError at the end of a deleted table.
+        """
+        if isinstance(newest, Manifest):
+            return newest
+        found = self._entry(newest.version)
+        if isinstance(found, Manifest):
+            return found
+        if newest.is_end:
+            folder = self.table_folder or self.folder
+            raise TableNotFoundError(f"table {self.name!r} at {folder} was deleted")
+        return None
+
+    def note(self, found: Entries) -> Entries:
         """Keep the newest entries that any thread has found; return `found`."""
         with self._mutex:
             known = self._entries
@@ -289,7 +302,8 @@ class EntryChain(VersionChain):
             return None
         if isinstance(entry, Manifest):
             return entry
-        return None if entry.is_erased else self._version(entry.version)
+        found = None if entry.is_erased else self._entry(entry.version)
+        return found if isinstance(found, Manifest) else None  # else it was erased
 
     def check_entry(self, version: int) -> None:
         """Read an entry and check that it follows the one before. Raises CorruptionError."""
@@ -403,7 +417,7 @@ class EntryChain(VersionChain):
         stamp = max(published.timestamp, published.versions.timestamp)
         crc32 = published.file_crc32
         assert crc32 is not None
-        self._noted(Entries(published, manifest.version, crc32, stamp, (), _now()))
+        self.note(Entries(published, manifest.version, crc32, stamp, (), _now()))
         return published
 
     def publish(self, before: Entries, manifest: Manifest) -> Entries | None:
@@ -434,14 +448,22 @@ class EntryChain(VersionChain):
             commits=RecordEntry.text_of(commits),
             is_end=is_end,
         )
+        begin = time.monotonic()
         made = self._created(before, record)
         if made is not None:
             self._appended = time.monotonic()
+            self._append_seconds = self._appended - begin
+            self._append_count += 1
         return made
 
     def seconds_to_wait(self) -> float:
         """Return how long to let others go first: as many as have appended lately, each once."""
         known = self._entries
+        if self._append_count and self._append_count % _APPENDS_BETWEEN_PAUSES == 0:
+            # For those who publish a version, which takes longer, and leave no trace if they lose.
+            left = self._appended + _PAUSE_APPENDS * self._append_seconds - time.monotonic()
+            if left > 0:
+                return left
         if known is None or len(known.recent) < 2:
             return 0.0
         last = known.recent[-1][1]
@@ -457,13 +479,23 @@ class EntryChain(VersionChain):
         self.storage.check_refuses(self.path(before.number))
         if not self.storage.put_if_absent(path, content):
             return None
-        if not _is_sure(before.seen) and not self.has(before.number):
-            # It was removed, and so the number may have been, too: a stray.
+        entry = replace(entry, file_crc32=stored_crc32(content))
+        if not self._is_in_chain(before, entry):
             self.storage.delete(path)
             self._entries = None
             return None
-        entry = replace(entry, file_crc32=stored_crc32(content))
-        return self._noted(before.followed_by(entry, _now()))
+        return self.note(before.followed_by(entry, _now()))
+
+    def _is_in_chain(self, before: Entries, entry: Entry) -> bool:
+        """Whether an entry that was just created follows `before`, and is no stray."""
+        if _is_sure(before.seen) or self.crc32_of(before.number) == before.crc32:
+            return True
+        # The entry before was removed: after this one was created, or long before that.
+        number = _number_of(entry)
+        after = self._entry(number + 1)
+        if after is not None:
+            return after.previous_crc32 == entry.file_crc32
+        return self.numbers()[-1:] == [number]
 
     def update(
         self, fit: Callable[[Manifest], Manifest | None], newest: Manifest

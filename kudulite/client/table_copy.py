@@ -69,7 +69,10 @@ def copy_with_past(source: TableStore, path: Path, environment: Environment) -> 
     storage = hidden.storage
     storage.sync([hidden.place / TABLET_FOLDER])
     storage.sync([hidden.place])
-    hidden.begin(made)
+    if hidden.begin(made) is None:
+        raise TableExistsError(
+            f"cannot copy {source.name!r} to {target.folder}: another copy is made"
+        )
     move_table(hidden, target)
     return moment
 

@@ -108,13 +108,15 @@ def move_table(store: TableStore, target: TableStore) -> TableStore:
         )
         if is_taken(storage, target.folder):
             raise taken
+        has_ended = store.log.resume(turn)
         try:
             storage.move(store.folder, target.folder)
         except StorageError as error:
+            if has_ended:
+                store.log.end(turn, is_first=False)
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 raise taken from error  # created by another process just now
             raise
-        store.log.resume(turn)
         store.forget_all()
     sync_moved(storage, target.folder.parent, f"table {store.name!r} is {target.name!r} now")
     return target

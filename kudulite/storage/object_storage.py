@@ -445,11 +445,17 @@ class ObjectStorage(DurableSteps):
         ]
 
     def files_below(self, folder: Path, *, is_fresh: bool = False) -> Iterator[Listed]:
-        """Yield the objects below a folder; ages are by the clock of the store."""
+        """Yield the objects below a folder; ages are by the clock of the store.
+
+        That of an object that was marked as used is the seconds since then.
+        """
         now = time.time() + self._clock_difference(folder)
-        for found in self._listed(folder):
-            age_seconds = now - found["last_modified"].timestamp()
-            yield Listed(self._path(found["path"]), found["size"], age_seconds)
+        listed = list(self._listed(folder))
+        ages = {found["path"]: now - found["last_modified"].timestamp() for found in listed}
+        for found in listed:
+            name = found["path"]
+            age_seconds = min(ages[name], ages.get(f"{name}{_TOUCHED}", ages[name]))
+            yield Listed(self._path(name), found["size"], age_seconds)
 
     def _listed(self, folder: Path) -> Iterator[Any]:
         with store_errors("list", folder):
@@ -462,15 +468,16 @@ class ObjectStorage(DurableSteps):
         The object is put into `folder`. A process that may not put one gets 0.
         """
         if self._clock_seconds is None:
-            self._clock_seconds = 0.0
+            found = 0.0
             path = folder / f".clock-{uuid.uuid4().hex}"
             name = self._name(path)
             with contextlib.suppress(StorageError), store_errors("create", path):
                 before = time.time()
                 obstore.put(self._store, name, b"")
                 put_at = obstore.head(self._store, name)["last_modified"].timestamp()
-                self._clock_seconds = put_at - before
+                found = put_at - before
                 obstore.delete(self._store, name)
+            self._clock_seconds = found
         return self._clock_seconds
 
     def names_below(self, folder: Path) -> dict[Path, list[str]]:
@@ -641,7 +648,7 @@ class ObjectStorage(DurableSteps):
     def delete_below(self, folder: Path) -> None:
         """Delete all objects below a folder; another process may delete some meanwhile.
 
-        The last entry of a deleted table stays for a while, so that nobody writes a next one.
+        The last entries of a deleted table stay for a while, so that nobody writes a next one.
         """
         self.before("remove", folder)
         if self._is_table_folder(folder):
@@ -665,13 +672,17 @@ class ObjectStorage(DurableSteps):
         gone = []
         for key in _below(folders.newest(), folders.key(folder)):
             place = folders.place(folders.root / key)
-            files = sorted(self.files_below(place), key=lambda file: file.path.name)
-            last = [file for file in files if version_of(file.path.name) is not None][-1:]
-            is_young = bool(last) and last[0].age_seconds < LAST_ENTRY_SECONDS
+            files = list(self.files_below(place))
+            # One that is behind must find its way to the end of the chain.
+            young = [
+                file
+                for file in files
+                if version_of(file.path.name) is not None and file.age_seconds < LAST_ENTRY_SECONDS
+            ]
             for file in files:
-                if not is_young or file != last[0]:
+                if file not in young:
                     self.delete(file.path)
-            if not is_young:
+            if not young:
                 gone.append(key)
 
         def build(names: dict[str, str]) -> None:

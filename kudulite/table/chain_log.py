@@ -75,6 +75,11 @@ class ChainTurn:
         """Return the newest version in those entries."""
         return self.entries.manifest
 
+    def newest_of(self, table_id: str) -> Manifest:
+        """Return the newest version in those entries. Raises ConflictError for another table."""
+        newest = self.entries.manifest
+        return newest if newest.table_id == table_id else self.chain.newest_of(table_id)
+
     @property
     def safe_timestamp(self) -> int:
         """The time of the last of those entries."""
@@ -180,6 +185,8 @@ class ChainLog:
 
         Where it has more, the turn has lost.
         """
+        assert isinstance(turn, ChainTurn)
+        self.chain.note(turn.entries)  # the turn may be of another object of this process
         if memory.end > turn.log_end:
             raise LostRaceError
         return memory.end == turn.log_end
@@ -231,11 +238,13 @@ class ChainLog:
                     raise
                 turn.renew()
 
-    def resume(self, turn: Turn) -> None:
+    def resume(self, turn: Turn) -> bool:
         """Append a record after one that nobody may follow."""
         assert isinstance(turn, ChainTurn)
-        if turn.entries.has_ended:
+        has_ended = turn.entries.has_ended
+        if has_ended:
             self._append_empty(turn)
+        return has_ended
 
     # -- upkeep
 

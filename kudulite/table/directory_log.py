@@ -54,6 +54,10 @@ class DirectoryTurn(TableLock):
         """Return the newest version."""
         return self.chain.newest()
 
+    def newest_of(self, table_id: str) -> Manifest:
+        """Return the newest version of a table. Raises ConflictError for another one."""
+        return self.chain.newest_of(table_id)
+
     def renew(self) -> None:
         """Do nothing: nobody comes first while the lock is held."""
 
@@ -247,8 +251,9 @@ class DirectoryLog:
     def end(self, turn: Turn, *, is_first: bool) -> None:
         """Do nothing: the table's folder was moved while the lock is held."""
 
-    def resume(self, turn: Turn) -> None:
-        """Do nothing."""
+    def resume(self, turn: Turn) -> bool:
+        """Return False."""
+        return False
 
     # -- upkeep
 

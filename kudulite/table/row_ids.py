@@ -103,7 +103,7 @@ def reserve_ids(
         return {}  # nothing to reserve: no lock, no version
 
     def reserve(turn: Turn) -> dict[str, int]:
-        newest = store.chain.newest_of(table_id)
+        newest = turn.newest_of(table_id)
         found = recover(store, turn)
         firsts, lasts = {}, {}
         for tablet_id, (count, given) in wanted.items():

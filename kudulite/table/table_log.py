@@ -68,6 +68,9 @@ class Turn(Protocol):
     def newest(self) -> Manifest:
         """Return the newest version, which the turn may follow."""
 
+    def newest_of(self, table_id: str) -> Manifest:
+        """Return the newest version of a table. Raises ConflictError for another one."""
+
     def announce(self, work: str) -> None:
         """Say what the turn is for, to those that wait for it."""
 
@@ -168,8 +171,8 @@ class TableLog(Protocol):
         With `is_first`, raises LostRaceError where another writer came since the turn began.
         """
 
-    def resume(self, turn: Turn) -> None:
-        """Allow turns again, if the log has an end."""
+    def resume(self, turn: Turn) -> bool:
+        """Allow turns again, if the log has an end; return whether it had."""
 
     def files_before(self, segment: int) -> list[Listed]:
         """Return the files of the log that have nothing from a segment on."""

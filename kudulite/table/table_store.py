@@ -239,8 +239,11 @@ class TableStore:
         def attempt(turn: Turn) -> Result:
             try:
                 return body(turn)
-            except KuduliteError:
-                turn.check_is_first()
+            except KuduliteError as error:
+                # Files may be missing where another writer came first. After another error of the
+                # storage this turn may have written, and must not be taken again.
+                if not isinstance(error, StorageError) or error.errno == errno.ENOENT:
+                    turn.check_is_first()
                 raise
 
         with self.locked(work, timeout_seconds) as turn:

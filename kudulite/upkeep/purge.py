@@ -204,7 +204,8 @@ class _TabletPurge:
             else:
                 fitting.append((carried[0], count))
         arrived = [rowset for rowset in now.disk_rowsets if rowset.meta.id not in known]
-        built = [*fitting, *self.build(arrived)]
+        # Those may have columns that were added meanwhile.
+        built = [*fitting, *replace(self, manifest=newest).build(arrived)]
         superblock = now.superblock
         for replacement, _ in built:
             superseding = replacement.applied_to(superblock)

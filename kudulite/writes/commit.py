@@ -134,7 +134,7 @@ class Commit:
         return self.store.in_turn(f"commit of write {state.write_id}", publish)
 
     def _publish(self, parts: Parts, rebased_to: Manifest, turn: Turn) -> CommitResult:
-        newest = self._checked_newest()
+        newest = self._checked(turn.newest_of(self.state.table_id))
         found = recover(self.store, turn)
         if is_committed(self.state, found.memory.listing(newest)):
             return skipped(newest, found.timestamp)
@@ -192,7 +192,9 @@ class Commit:
     # -- what the version must be
 
     def _checked_newest(self) -> Manifest:
-        newest = self.store.chain.newest_of(self.state.table_id)
+        return self._checked(self.store.chain.newest_of(self.state.table_id))
+
+    def _checked(self, newest: Manifest) -> Manifest:
         self._check_same_schema(newest)
         check_history(self.store, self.state, newest)
         return newest

@@ -25,7 +25,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from kudulite.chain.manifest import TabletEntry
-from kudulite.errors import KuduliteError, LockTimeoutError, StorageError, TableNotFoundError
+from kudulite.errors import (
+    CorruptionError,
+    KuduliteError,
+    LockTimeoutError,
+    StorageError,
+    TableNotFoundError,
+)
 from kudulite.model.key_array import KeyArray
 from kudulite.table.metrics import SLOW_LOG_SECONDS, warn_of_slow
 from kudulite.table.present import Present
@@ -99,10 +105,20 @@ def _write_group(turn: Turn, group: Sequence[QueuedWrite]) -> None:
     """Write a group, in further turns where another process comes first."""
     while left := [write for write in group if not write.is_done]:
         try:
-            left[0].write(turn, left)
+            _attempt(turn, left)
             return
         except (LostRaceError, SupersededError):
             turn.renew()
+
+
+def _attempt(turn: Turn, left: Sequence[QueuedWrite]) -> None:
+    try:
+        left[0].write(turn, left)
+    except (CorruptionError, StorageError) as error:
+        # Files may be missing where another writer came first.
+        if isinstance(error, CorruptionError) or error.errno == errno.ENOENT:
+            turn.check_is_first()
+        raise
 
 
 def _wait_for_turn(

@@ -410,6 +410,7 @@ class TableWrite:
             request.error = altered_error(self.store.name)
         else:
             return True
+        self.turn.check_is_first()  # else the request may be planned for a newer version
         request.is_done = request.is_stale = True
         return False
 

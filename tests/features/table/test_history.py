@@ -123,8 +123,8 @@ def test_a_collection_between_plan_and_opening_is_seen(table: Table, monkeypatch
     other = TableStore(table.path, environment())
     opened = tablet_at.__globals__["read_tablet"]
 
-    def open_then_collect(store, entry):
-        tablet = opened(store, entry)
+    def open_then_collect(store, entry, until):
+        tablet = opened(store, entry, until)
         publish(other, history_start=moment + 1)
         return tablet
 

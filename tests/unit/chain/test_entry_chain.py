@@ -212,3 +212,35 @@ def test_nobody_follows_the_end_of_a_deleted_table(table: Table):
         other.entries()
     with pytest.raises(TableNotFoundError):
         fresh(table).newest()
+
+
+def test_an_own_entry_is_not_taken_for_a_stray_after_a_standstill(table: Table, old):
+    """Others have followed it, and the entry before it was removed since."""
+    late, chain = fresh(table), chain_of(table)
+    before = late.entries()
+    real = late.storage.put_if_absent
+
+    def stand_still(path: object, content: bytes) -> bool:
+        done = real(path, content)  # type: ignore[arg-type]
+        assert done and late.storage.put_if_absent == stand_still
+        del late.storage.put_if_absent
+        table.upsert(rows(1))
+        chain.storage.delete(chain.path(1))
+        old(ENTRY_SECONDS)
+        return True
+
+    late.storage.put_if_absent = stand_still  # type: ignore[method-assign]
+    made = late.append(before, b"", before.timestamp + 1)
+    assert made is not None and made.number == 2
+    assert fresh(table).entries().number == 3 and chain.numbers() == [2, 3]
+
+
+def test_an_erased_entry_is_followed_by_nobody(table: Table):
+    """A reader that meets it begins again at the newest entry."""
+    behind, chain = fresh(table), chain_of(table)
+    behind.entries()
+    append(chain)
+    table.upsert(rows(1))  # version 3
+    chain._erase(2, 3)
+    assert behind.entries() == fresh(table).entries()
+    assert chain.before(chain.newest()) is None

@@ -106,8 +106,9 @@ def test_superseded_files_go_and_the_last_entry_of_a_deleted_table_stays(
     storage.put(place / "tablet" / "x", b"rows")
     storage.move(ROOT / "a", ROOT / ".deleted-1")
     storage.delete_below(ROOT / ".deleted-1")
-    assert [file.path for file in storage.files_below(place)] == [
-        place / "manifest" / f"{2:020d}.json"
+    assert [file.path.name for file in storage.files_below(place)] == [
+        f"{1:020d}.json",
+        f"{2:020d}.json",
     ]
     assert storage.exists(ROOT / ".deleted-1")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from kudulite.chain import entry_chain
 from kudulite.chain.entry_chain import EntryChain
-from kudulite.errors import KuduliteError, LockTimeoutError
+from kudulite.errors import KuduliteError, LockTimeoutError, StorageError
 from kudulite.table.chain_log import RECORDS_MAX, ChainLog, ChainTurn
 from kudulite.table.table_log import LostRaceError
 from tests.support.tables.core_tables import ManualClock, stored
@@ -186,3 +188,53 @@ def test_readers_of_moments_ahead_leave_no_long_log(objects: ObjectTables):
         longest = max(longest, len(chain.last_entries().records))
     assert RECORDS_MAX - 1 <= longest <= RECORDS_MAX + 16
     assert stored(objects.client(clock=clock).table("t")) == [(1, 0)]
+
+
+def test_two_objects_of_a_table_in_one_process_write_by_turns(objects: ObjectTables):
+    """Beside another process, each finds what the others have written."""
+    client = objects.client(small_write_rows_max=1000, lock_timeout_seconds=5.0)
+    one = objects.new_table(client)
+    two, foreign = client.table("t"), objects.client(small_write_rows_max=1000).table("t")
+    for number in range(4):
+        for place, table in enumerate((two, foreign, one, foreign)):
+            table.insert(rows(10 * number + place))
+    assert len(stored(one)) == len(stored(two)) == len(stored(foreign)) == 16
+
+
+def test_one_that_is_behind_finds_the_end_of_a_deleted_table(objects: ObjectTables):
+    """Though it has not seen the last entries, of which only the newest ones are kept."""
+    client = objects.client(small_write_rows_max=1000)
+    table = objects.new_table(client)
+    behind = objects.client(small_write_rows_max=1000).table("t")
+    assert stored(behind) == []
+    for number in range(3):
+        table.insert(rows(number))
+    client.delete_table("t")
+    objects.new_table(client)
+    for action in (lambda: behind.upsert(rows(9)), lambda: stored(behind)):
+        with pytest.raises(KuduliteError, match="'t' at .* was deleted"):
+            action()
+
+
+def test_a_publication_of_unknown_outcome_is_not_tried_again(
+    objects: ObjectTables, monkeypatch: pytest.MonkeyPatch
+):
+    """Its files stay, because the version may be there."""
+    client = objects.client(small_write_rows_max=1000)
+    table = objects.new_table(client)
+    table.insert(rows(1, 2))
+    storage = table._store.storage
+    real = storage.put_if_absent
+
+    def unanswered(path: Path, content: bytes) -> bool:
+        real(path, content)
+        if path.parent.name == "manifest":
+            raise StorageError(errno.EIO, "no answer")
+        return True
+
+    monkeypatch.setattr(storage, "put_if_absent", unanswered)
+    with pytest.raises(StorageError, match="no answer"):
+        table.flush()
+    monkeypatch.undo()
+    assert stored(objects.client().table("t")) == stored(table) == [(1, 0), (2, 0)]
+    assert table.check().problems == ()
