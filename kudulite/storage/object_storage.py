@@ -32,7 +32,7 @@ import tempfile
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -515,15 +515,13 @@ class ObjectStorage(DurableSteps):
         for root in (path.parent, path.parent.parent):
             folders = self._folders.get(root)
             if folders is not None:
-                key = folders.key(path)
-                return any(each == key or each.startswith(f"{key}/") for each in folders.newest())
+                return bool(folders.below(path))
         return False
 
     def table_names(self, root: Path) -> list[str] | None:
         """Return the names of the folders of tables, without hidden ones."""
         self.make_root(root)
-        keys = self._folders[root].newest()
-        return sorted(key for key in keys if "/" not in key and not key.startswith("."))
+        return self._folders[root].table_names()
 
     def place_of(self, folder: Path) -> Path:
         """Return the place of a table's folder, as it is now."""
@@ -537,48 +535,15 @@ class ObjectStorage(DurableSteps):
 
     def name_place(self, folder: Path, place: Path) -> bool:
         """Give a new table its folder; return False where another table has it."""
-        folders = self._folders_of(folder)
-
-        def build(names: dict[str, str]) -> None:
-            if names.setdefault(folders.key(folder), place.name) != place.name:
-                raise _taken(folder)
-
-        try:
-            folders.change(build)
-        except StorageError as error:
-            if error.errno != errno.EEXIST:
-                raise
-            return False
-        return True
+        return self._folders_of(folder).name(folder, place)
 
     def move(self, source: Path, target: Path) -> None:
         """Give the folder of a table a name in the same directory that does not exist."""
-        folders = self._folders_of(source)
-
-        def build(names: dict[str, str]) -> None:
-            found = _below(names, folders.key(source))
-            if not found:
-                raise StorageError(errno.ENOENT, f"cannot rename {source}: it does not exist")
-            if _below(names, folders.key(target)):
-                raise _taken(target)
-            for key in found:
-                moved = folders.key(target) + key.removeprefix(folders.key(source))
-                names[moved] = names.pop(key)
-
-        folders.change(build)
+        self._folders_of(source).move(source, target)
 
     def exchange(self, one: Path, other: Path) -> bool:
         """Let the folders of two tables change names in one step."""
-        folders = self._folders_of(one)
-
-        def build(names: dict[str, str]) -> None:
-            keys = folders.key(one), folders.key(other)
-            for folder, key in zip((one, other), keys, strict=True):
-                if key not in names:
-                    raise StorageError(errno.ENOENT, f"cannot exchange {folder}: there is none")
-            names[keys[0]], names[keys[1]] = names[keys[1]], names[keys[0]]
-
-        folders.change(build)
+        self._folders_of(one).exchange(one, other)
         return True
 
     def link_target(self, path: Path) -> Path | None:
@@ -670,9 +635,8 @@ class ObjectStorage(DurableSteps):
         """Delete the tables whose folders are `folder` or below it, and their names."""
         folders = self._folders_of(folder)
         gone = []
-        for key in _below(folders.newest(), folders.key(folder)):
-            place = folders.place(folders.root / key)
-            files = list(self.files_below(place))
+        for key in folders.below(folder):
+            files = list(self.files_below(folders.place(folders.root / key)))
             # One that is behind must find its way to the end of the chain.
             young = [
                 file
@@ -684,22 +648,8 @@ class ObjectStorage(DurableSteps):
                     self.delete(file.path)
             if not young:
                 gone.append(key)
-
-        def build(names: dict[str, str]) -> None:
-            for key in gone:
-                names.pop(key, None)
-
         if gone:
-            folders.change(build)
-
-
-def _below(names: Mapping[str, str], key: str) -> list[str]:
-    """Return the names of a folder and of those in it."""
-    return [each for each in names if each == key or each.startswith(f"{key}/")]
-
-
-def _taken(folder: Path) -> StorageError:
-    return StorageError(errno.EEXIST, f"cannot create {folder}: it exists")
+            folders.forget(gone)
 
 
 @functools.cache

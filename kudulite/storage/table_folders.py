@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 import itertools
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -83,6 +83,66 @@ class TableFolders:
     def key(self, folder: Path) -> str:
         """Return the name of a folder below the root."""
         return folder.relative_to(self.root).as_posix()
+
+    def below(self, folder: Path) -> list[str]:
+        """Return the names of a table's folder, or of those in a hidden one."""
+        return _below(self.newest(), self.key(folder))
+
+    def table_names(self) -> list[str]:
+        """Return the names of all tables that are not hidden, sorted."""
+        keys = self.newest()
+        return sorted(key for key in keys if "/" not in key and not key.startswith("."))
+
+    def name(self, folder: Path, place: Path) -> bool:
+        """Give a place the name of a folder; return False where another one has it."""
+
+        def build(names: dict[str, str]) -> None:
+            if names.setdefault(self.key(folder), place.name) != place.name:
+                raise _taken(folder)
+
+        try:
+            self.change(build)
+        except StorageError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            return False
+        return True
+
+    def move(self, source: Path, target: Path) -> None:
+        """Give a folder, or all in a hidden one, a name that no other one has."""
+
+        def build(names: dict[str, str]) -> None:
+            found = _below(names, self.key(source))
+            if not found:
+                raise StorageError(errno.ENOENT, f"cannot rename {source}: it does not exist")
+            if _below(names, self.key(target)):
+                raise _taken(target)
+            for key in found:
+                moved = self.key(target) + key.removeprefix(self.key(source))
+                names[moved] = names.pop(key)
+
+        self.change(build)
+
+    def exchange(self, one: Path, other: Path) -> None:
+        """Let two folders change names."""
+
+        def build(names: dict[str, str]) -> None:
+            keys = self.key(one), self.key(other)
+            for folder, key in zip((one, other), keys, strict=True):
+                if key not in names:
+                    raise StorageError(errno.ENOENT, f"cannot exchange {folder}: there is none")
+            names[keys[0]], names[keys[1]] = names[keys[1]], names[keys[0]]
+
+        self.change(build)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Remove the names of tables that were deleted."""
+
+        def build(names: dict[str, str]) -> None:
+            for key in keys:
+                names.pop(key, None)
+
+        self.change(build)
 
     def newest(self) -> Folders:
         """Return the identifier of each table's place by its folder."""
@@ -183,3 +243,12 @@ class TableFolders:
             if successor.age_seconds < _KEPT_SECONDS:
                 break
             self._storage.delete(each.path)
+
+
+def _below(names: Folders, key: str) -> list[str]:
+    """Return the names of a folder and of those in it."""
+    return [each for each in names if each == key or each.startswith(f"{key}/")]
+
+
+def _taken(folder: Path) -> StorageError:
+    return StorageError(errno.EEXIST, f"cannot create {folder}: it exists")
