@@ -59,7 +59,7 @@ class Request:
 
 
 class Proxy:
-    """What all connections share: the server's address, the delay, the requests."""
+    """The state that all connections share: the server's address, the delay, the requests."""
 
     def __init__(self, host: str, port: int) -> None:
         self.server = (host, port)

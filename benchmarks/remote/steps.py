@@ -96,7 +96,7 @@ def store_class(name: str) -> type[RemoteStore]:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a process needs: picklable."""
+    """The arguments of a process; picklable."""
 
     store: str
     place: Place

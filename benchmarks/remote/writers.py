@@ -50,7 +50,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Crowd:
-    """What all writers need: picklable."""
+    """The arguments that all writers have; picklable."""
 
     store: str
     place: Place

@@ -26,10 +26,11 @@ byte; `kudulite check` compares it. Decoded values are validated at their first 
 may be made to fit its checksums.
 
 **Threads**: Writers on different sinks, and all of `BaseDataFile`, from any thread; pyarrow encodes
-decodes without the GIL. The parsed footer and the opened file are shared. Each read makes its own
-Parquet reader (60 µs), because pyarrow does not promise that a reader can be shared, and gives the
-memory of a map back. It names all the bytes that it needs in one call, so a store fetches them side
-by side: one round for a footer, one for the columns of row groups, one for the pages of some rows.
+and decodes without the GIL. The parsed footer and the opened file are shared. Each read makes its
+own Parquet reader (60 µs), because pyarrow does not promise that a reader can be shared, and gives
+the memory of a map back. It names all the bytes that it needs in one call, so a store fetches them
+side by side: one round for a footer, one for the columns of row groups, one for the pages of some
+rows.
 """
 
 from __future__ import annotations

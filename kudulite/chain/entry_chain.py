@@ -32,11 +32,10 @@ has the CRC of the one before it; (3) an entry's timestamp is above that of the 
 
 from __future__ import annotations
 
-import errno
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kudulite.chain.folder import hinted_version, how_to_recall
@@ -52,6 +51,7 @@ from kudulite.errors import CorruptionError, StorageError, TableNotFoundError
 from kudulite.model.hybrid_time import LOGICAL_BITS
 from kudulite.storage.checked_json import stored_crc32
 from kudulite.storage.names import HINT_NAME, soft_deleted_of, version_name
+from kudulite.storage.storage import read_if_there
 
 # At least so long after it was superseded an entry stays.
 ENTRY_SECONDS = 3600.0
@@ -66,6 +66,7 @@ _LATELY = 5_000_000 << LOGICAL_BITS  # 5 s
 _WAIT_SECONDS_MAX = 2.0
 
 Entry = Manifest | RecordEntry
+Moment = tuple[float, float]  # of two clocks, see `_now`
 
 
 class StrayEntryError(Exception):
@@ -85,17 +86,22 @@ class Entries:
     crc32: int
     timestamp: int
     records: tuple[RecordEntry, ...]
-    seen: tuple[float, float] = field(compare=False)
+    seen: Moment = field(compare=False)
     recent: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+
+    @staticmethod
+    def of(manifest: Manifest, records: Iterable[RecordEntry], seen: Moment) -> Entries:
+        """Return the chain up to a version, with the records between its log start and it."""
+        kept, crc32 = tuple(records), manifest.file_crc32
+        assert crc32 is not None
+        stamps = [record.timestamp for record in kept]
+        timestamp = max(manifest.timestamp, manifest.versions.timestamp, *stamps)
+        return Entries(manifest, manifest.version, crc32, timestamp, kept, seen)
 
     @property
     def has_ended(self) -> bool:
         """Whether the table was deleted."""
-        return (
-            bool(self.records)
-            and self.records[-1].number == self.number
-            and (self.records[-1].is_end)
-        )
+        return any(record.is_end and record.number == self.number for record in self.records[-1:])
 
     def numbered(self, version: Manifest) -> Manifest:
         """Return a change of the newest version, with the number of the newest entry.
@@ -104,33 +110,28 @@ class Entries:
         """
         return replace(version, version=self.number, file_crc32=self.crc32)
 
-    def followed_by(self, entry: Entry, seen: tuple[float, float]) -> Entries:
+    def followed_by(self, entry: Entry, seen: Moment) -> Entries:
         """Return the chain up to the next entry. Raises StrayEntryError."""
         is_next = entry.previous_crc32 == self.crc32 and entry.table_id == self.manifest.table_id
         if not is_next or _is_erased(entry):
             raise StrayEntryError
+        if isinstance(entry, Manifest):
+            start = entry.log_start.segment
+            kept = (record for record in self.records if record.number > start)
+            found = Entries.of(entry, kept, seen)
+            return replace(
+                found, timestamp=max(self.timestamp, found.timestamp), recent=self.recent
+            )
         crc32 = entry.file_crc32
         assert crc32 is not None
-        if isinstance(entry, RecordEntry):
-            records = (*self.records, entry)
-            return replace(
-                self,
-                number=entry.number,
-                crc32=crc32,
-                timestamp=max(self.timestamp, entry.timestamp),
-                records=records,
-                seen=seen,
-                recent=(*self.recent[1 - _RECENT_MAX :], (entry.writer, entry.timestamp)),
-            )
-        start = entry.log_start.segment
-        return Entries(
-            manifest=entry,
-            number=entry.version,
+        return replace(
+            self,
+            number=entry.number,
             crc32=crc32,
-            timestamp=max(self.timestamp, entry.timestamp, entry.versions.timestamp),
-            records=tuple(record for record in self.records if record.number > start),
+            timestamp=max(self.timestamp, entry.timestamp),
+            records=(*self.records, entry),
             seen=seen,
-            recent=self.recent,
+            recent=(*self.recent[1 - _RECENT_MAX :], (entry.writer, entry.timestamp)),
         )
 
 
@@ -143,12 +144,12 @@ def _is_erased(entry: Entry) -> bool:
     return isinstance(entry, RecordEntry) and entry.is_erased
 
 
-def _now() -> tuple[float, float]:
+def _now() -> Moment:
     """Return the present of two clocks, because one of them may stand still, and one be set."""
     return time.monotonic(), time.time()
 
 
-def _is_sure(since: tuple[float, float]) -> bool:
+def _is_sure(since: Moment) -> bool:
     """Whether what was the newest entry at a moment is still there."""
     return all(0 <= now - then < _SURE_SECONDS for now, then in zip(_now(), since, strict=True))
 
@@ -217,43 +218,30 @@ class EntryChain(VersionChain):
         first = self._entries_from(hinted, _READ_AT_ONCE) if hinted > 0 else []
         if not first or not isinstance(first[0], Manifest):
             seen, first = _now(), self._entries_from(self._listed_version(), 1)
-        if not first:
-            return None
-        newest = first[0]
-        manifest = self._version_at(newest)
-        if manifest is None or _is_erased(newest):
+        manifest = self._version_at(first[0]) if first else None
+        if manifest is None:
             return None
         self._check_is_same_table(manifest)
-        number = manifest.version if newest is manifest else _number_of(newest)
         start = manifest.log_start.segment
-        older = self._entries_from(start + 1, number - start - 1) if number > start + 1 else []
-        if len(older) < number - start - 1 or any(map(_is_erased, older)):
+        count = max(0, manifest.version - start - 1)
+        older = self._entries_from(start + 1, count)
+        if len(older) < count or any(map(_is_erased, older)):
             return None
-        crc32 = newest.file_crc32
-        assert crc32 is not None
-        records = [each for each in (*older, newest) if isinstance(each, RecordEntry)]
-        stamps = [record.timestamp for record in records]
-        found = Entries(
-            manifest=manifest,
-            number=number,
-            crc32=crc32,
-            timestamp=max(manifest.timestamp, manifest.versions.timestamp, *stamps),
-            records=tuple(records),
-            seen=seen,
-        )
-        for entry in first[1:]:
-            found = found.followed_by(entry, seen)
-        return found if 0 < len(first) < _READ_AT_ONCE else self._walked(found)
+        records = (entry for entry in older if isinstance(entry, RecordEntry))
+        found = Entries.of(manifest, records, seen)
+        if first[0] is manifest:
+            for entry in first[1:]:
+                found = found.followed_by(entry, seen)
+            if len(first) < _READ_AT_ONCE:
+                return found
+        return self._walked(found)
 
     def _entry(self, number: int) -> Entry | None:
         """Read an entry, None where there is none. Raises StorageError, CorruptionError."""
         path = self.path(number)
-        try:
-            content = self.storage.read(path)
-        except StorageError as error:
-            if error.errno == errno.ENOENT:
-                return None
-            raise
+        content = read_if_there(self.storage, path)
+        if content is None:
+            return None
         entry: Entry = RecordEntry.decode(content, str(path)) or Manifest.decode(content, str(path))
         found = _number_of(entry)
         if found != number:
@@ -358,7 +346,7 @@ class EntryChain(VersionChain):
             number=number,
             id=new_record_id(),
             version=version,
-            timestamp=max(entry.timestamp, 0),
+            timestamp=entry.timestamp,
             previous_crc32=entry.previous_crc32 or 0,
             commits="",
             is_erased=True,
@@ -414,10 +402,7 @@ class EntryChain(VersionChain):
         if not self.storage.put_if_absent(self.path(manifest.version), content):
             return None
         published = replace(manifest, file_crc32=stored_crc32(content))
-        stamp = max(published.timestamp, published.versions.timestamp)
-        crc32 = published.file_crc32
-        assert crc32 is not None
-        self.note(Entries(published, manifest.version, crc32, stamp, (), _now()))
+        self.note(Entries.of(published, (), _now()))
         return published
 
     def publish(self, before: Entries, manifest: Manifest) -> Entries | None:

@@ -24,6 +24,7 @@ exists only for a file whose content is durable; (3) a name is durable only afte
 
 from __future__ import annotations
 
+import errno
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -33,7 +34,7 @@ from typing import Annotated, Any, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
-from kudulite.errors import CorruptionError
+from kudulite.errors import CorruptionError, StorageError
 from kudulite.storage.address import StorageAddress
 from kudulite.storage.checked_json import check_crc32
 from kudulite.storage.json_form import JsonForm, Stored
@@ -359,6 +360,16 @@ def as_path(text: str) -> Path:
 def is_taken(storage: Storage, path: Path) -> bool:
     """Return whether there is a file or a folder at `path`, or a link, which is not followed."""
     return storage.exists(path) or storage.is_folder(path)
+
+
+def read_if_there(storage: Storage, path: Path) -> bytes | None:
+    """Return a file's content, None without one. Raises StorageError, CorruptionError."""
+    try:
+        return storage.read(path)
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return None
 
 
 def read_verified(storage: Storage, path: Path, ref: FileRef) -> bytes:

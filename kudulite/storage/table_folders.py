@@ -32,6 +32,7 @@ from kudulite.storage.checked_json import (
 )
 from kudulite.storage.json_form import checked_name, readable
 from kudulite.storage.names import HINT_NAME
+from kudulite.storage.storage import Listed, Storage, read_if_there
 
 FOLDERS_NAME = ".tables"
 _FOLDERS_VERSION = 1  # on disk: a change of meaning raises it
@@ -45,16 +46,10 @@ NO_PLACE = "none"
 Folders = Mapping[str, str]
 
 
-class _Objects(Protocol):
-    """The part of an object storage that is needed here."""
+class _Objects(Storage, Protocol):
+    """An object storage, which lists the objects of one folder with their ages."""
 
-    def read(self, path: Path) -> bytes: ...
-    def side_by_side(self, work: Any, items: Any) -> list[Any]: ...
-    def put_hint(self, path: Path, content: bytes) -> None: ...
-    def delete(self, path: Path) -> None: ...
-    def put_if_absent(self, path: Path, content: bytes) -> bool: ...
-    def entries(self, folder: Path) -> list[Path]: ...
-    def listed(self, folder: Path) -> list[Any]: ...
+    def listed(self, folder: Path) -> list[Listed]: ...
 
 
 class _Seen(NamedTuple):
@@ -171,13 +166,8 @@ class TableFolders:
 
     def _hinted(self) -> int:
         """Return the number in the hint, -1 without one."""
-        try:
-            content = self._storage.read(self._folder / HINT_NAME)
-        except StorageError as error:
-            if error.errno != errno.ENOENT:
-                raise
-            return -1
-        return int(content) if content.isdigit() else -1
+        content = read_if_there(self._storage, self._folder / HINT_NAME)
+        return int(content) if content is not None and content.isdigit() else -1
 
     def _numbers(self) -> list[int]:
         names = [path.stem for path in self._storage.entries(self._folder)]
@@ -191,12 +181,9 @@ class TableFolders:
         if number == 0:
             return _Seen(0, {}, "")
         path = self._path(number)
-        try:
-            content = self._storage.read(path)
-        except StorageError as error:
-            if error.errno == errno.ENOENT:
-                return None
-            raise
+        content = read_if_there(self._storage, path)
+        if content is None:
+            return None
         body = decode_checked_json(content, str(path), "a list of table folders")
         with readable(str(path), "a list of table folders"):
             subject = f"{path}: list of table folders"

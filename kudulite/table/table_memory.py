@@ -149,8 +149,7 @@ class TableMemory:
         SupersededError if memory is of a newer version.
         """
         with self._mutex:
-            if manifest.version < self._manifest.version:
-                raise SupersededError
+            self.check_follows(manifest)
             start = manifest.log_start
             listed = [
                 (timestamp, info)
@@ -181,8 +180,7 @@ class TableMemory:
         Raises SupersededError if memory is of a newer version, which that commit may follow.
         """
         with self._mutex:
-            if manifest.version < self._manifest.version:
-                raise SupersededError
+            self.check_follows(manifest)
             return self._timestamp
 
     @property
@@ -253,8 +251,7 @@ class TableMemory:
         assert superblock.file is not None
         name = superblock.file.name
         with self._mutex:
-            if manifest.version < self._manifest.version:
-                raise SupersededError
+            self.check_follows(manifest)
             of, known = self._stores.get(tablet.id, ("", None))
             rows = self._rows.get(tablet.id, [])
             if of != name or known is None or known.is_torn:

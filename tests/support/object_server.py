@@ -29,6 +29,16 @@ class ObjectServer:
     endpoint: str
     bucket: str = "tests"
 
+    @property
+    def options(self) -> dict[str, str]:
+        """The storage options of the server, as a user types them."""
+        return {
+            "aws_endpoint_url": self.endpoint,
+            "allow_http": "true",
+            "aws_region": "us-east-1",
+            "aws_skip_signature": "true",
+        }
+
     def store(self, prefix: str) -> S3Store:
         """Return the objects of the bucket below a prefix."""
         return S3Store(

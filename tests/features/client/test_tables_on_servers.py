@@ -44,12 +44,7 @@ def rows(*keys: int, v: int = 0) -> pa.Table:
 @pytest.fixture
 def options(object_server: ObjectServer) -> dict[str, str]:
     """The options that reach the server, as users type them."""
-    return {
-        "aws_endpoint_url": object_server.endpoint,
-        "aws_skip_signature": "true",
-        "aws_region": "us-east-1",
-        "allow_http": "true",
-    }
+    return object_server.options
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ NAMES = ["", "a b", "a%20b", "ü 日本", "a+b&c=d", "x~y", "#", "?", "'{}\"<>|^
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_taken_letter_by_letter(object_server: ObjectServer, name: str):
-    """What is put is found by reading, by listing, and by its address."""
+    """An object that was put is found by reading, by listing, and by its address."""
     storage, root = opened(object_server, name)
     path = root / "table ü" / "1.json"
     storage.make_root(root)

@@ -22,7 +22,7 @@ _COUNTED = ("get", "get_ranges", "head", "put", "delete", "list", "list_with_del
 
 
 class _Thread(threading.local):
-    """What a thread knows: the round of the last request whose answer it has."""
+    """The round of the last request whose answer a thread has."""
 
     round = 0
 

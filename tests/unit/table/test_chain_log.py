@@ -1,4 +1,4 @@
-"""Turns in the chain: whoever loses takes his turn again on what the winner has left."""
+"""Turns in the chain: one that has lost is taken again, on the entries that the winner has left."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_turn_that_lost_is_taken_again(objects: ObjectTables):
 
 
 def test_an_error_of_a_turn_that_lost_is_not_reported(objects: ObjectTables):
-    """What it was made of may not be so any more; an error of the newest state is."""
+    """Its reason may not hold any more; an error of the newest state is reported."""
     table, count = objects.new_table(), 0
     other = objects.client().table("t")
 
