@@ -46,7 +46,7 @@ from kudulite.chain.record_entry import (
     position_after,
     record_writer,
 )
-from kudulite.chain.version_chain import VersionChain
+from kudulite.chain.version_chain import TableChain
 from kudulite.errors import CorruptionError, StorageError, TableNotFoundError
 from kudulite.model.hybrid_time import LOGICAL_BITS
 from kudulite.storage.checked_json import stored_crc32
@@ -155,7 +155,7 @@ def _is_sure(since: Moment) -> bool:
 
 
 @dataclass
-class EntryChain(VersionChain):
+class EntryChain(TableChain):
     """The versions and records of the table in `folder`."""
 
     _entries: Entries | None = field(default=None, repr=False)
@@ -481,9 +481,3 @@ class EntryChain(VersionChain):
         if after is not None:
             return after.previous_crc32 == entry.file_crc32
         return self.numbers()[-1:] == [number]
-
-    def update(
-        self, fit: Callable[[Manifest], Manifest | None], newest: Manifest
-    ) -> Manifest | None:
-        """Not for this chain, whose versions are published in turns (table/chain_log.py)."""
-        raise AssertionError("a version of an entry chain is published in a turn")

@@ -16,6 +16,8 @@ rules follow from the first invariant below:
                  compared; the hint names a version that was published, so the newest version is
                  never below it
 
+`TableChain` is what this chain and that of storage without a lock (entry_chain.py) share.
+
 **Invariants**: (1) versions are numbered without gaps and removed from the oldest on, so version
 n + 1 has never been removed while version n is there; (2) a manifest refers only to durable files.
 
@@ -27,6 +29,7 @@ from __future__ import annotations
 import errno
 import itertools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -55,6 +58,136 @@ ATTEMPTS_MAX = 1000
 UNSEEN_ATTEMPTS_MAX = 250
 
 
+@dataclass
+class TableChain(ABC):
+    """The chain of the table in `folder`.
+
+    `table_folder` is the folder that leads there, if that is another one. `on_newest` is called
+    with each newest version that this object finds or publishes.
+    """
+
+    folder: Path
+    storage: Storage
+    on_newest: Callable[[Manifest], None]
+    table_folder: Path | None = None
+    _table_id: str | None = field(default=None, repr=False)  # of the table that was seen first
+
+    @property
+    def name(self) -> str:
+        """The table's name: that of its folder."""
+        return (self.table_folder or self.folder).name
+
+    @abstractmethod
+    def newest(self) -> Manifest:
+        """Return the newest version. Raises TableNotFoundError where there is none."""
+
+    @property
+    @abstractmethod
+    def known(self) -> Manifest | None:
+        """The version that `newest` gave last, None before its first call."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether the folder holds a table."""
+
+    @abstractmethod
+    def crc32_of(self, version: int) -> int | None:
+        """Return the CRC that the file of a number ends with, None where there is no such file."""
+
+    # -- versions
+
+    def last_seen(self) -> Manifest:
+        """Return what `newest` gave last, without looking for a newer version."""
+        return self.known or self.newest()
+
+    def at(self, version: int) -> Manifest:
+        """Read one version. Raises StorageError; CorruptionError, also for another version."""
+        path = self.path(version)
+        manifest = Manifest.decode(self.storage.read(path), str(path))
+        if manifest.version != version:
+            raise CorruptionError(
+                f"{path}: holds version {manifest.version}, expected version {version}; files were"
+                " swapped or an older one was copied over it: restore the manifest folder"
+            )
+        return manifest
+
+    def pinned(self, version: int, crc32: int | None) -> Manifest:
+        """Read a version, unless the file on disk has `crc32` and is the one that was seen last."""
+        seen = self.known
+        if seen and seen.version == version and seen.file_crc32 == crc32 == self.crc32_of(version):
+            return seen
+        return self.at(version)
+
+    def newest_of(self, table_id: str) -> Manifest:
+        """Return the newest version. Raises ConflictError where it is of another table."""
+        try:
+            newest = self.newest()
+            is_same = newest.table_id == table_id
+        except TableNotFoundError:
+            if not self.exists():
+                raise
+            is_same = False
+        if not is_same:
+            raise ConflictError(
+                f"table {self.name!r} was deleted and created again during a write; open it again"
+            )
+        return newest
+
+    def _check_is_same_table(self, found: Manifest) -> None:
+        self._table_id = self._table_id or found.table_id
+        if found.table_id != self._table_id:
+            raise TableNotFoundError(
+                f"table {self.name!r} at {self.table_folder or self.folder} was deleted, and a"
+                f" table of the same name was created again, at {format_timestamp(found.created)};"
+                " this object stands for the deleted one: open the table again"
+            )
+
+    # -- files
+
+    def has(self, version: int) -> bool:
+        """Whether there is a file of this number."""
+        return self.storage.exists(self._version_path(version))
+
+    def numbers(self) -> list[int]:
+        """Return the numbers in the names of manifest files, ascending, strays too."""
+        return listed_versions(self.storage, self.folder)
+
+    @cached_property
+    def manifest_folder(self) -> str:
+        """The path of the folder of versions."""
+        return str(self.folder / MANIFEST_FOLDER)
+
+    def path(self, version: int) -> Path:
+        """Return the path of a version's file."""
+        return self.folder / MANIFEST_FOLDER / version_name(version)
+
+    def _version_path(self, version: int) -> str:
+        return f"{self.manifest_folder}/{version_name(version)}"
+
+    def _listed_version(self) -> int:
+        published = hinted_version(self.storage, self.folder)  # first, because versions only rise
+        versions = self.numbers()
+        if versions and versions[-1] < published:
+            # The table may have been deleted and created again in between.
+            published, versions = hinted_version(self.storage, self.folder), self.numbers()
+        if not versions:
+            check_has_no_lost_table(self.storage, self.folder)
+            folder = self.table_folder or self.folder
+            advice = how_to_recall(self.storage, folder.parent, self.name, self._table_id)
+            found = contents(self.storage, folder)
+            raise TableNotFoundError(f"{folder} is not a kudulite table: {found}{advice}")
+        if versions[-1] < published:
+            raise self._missing_version(versions[-1], published)
+        return versions[-1]
+
+    def _missing_version(self, newest: int, published: int, advice: str = "") -> CorruptionError:
+        return CorruptionError(
+            f"{self.folder}: the newest version is {newest}, but version {published} was published:"
+            f" {self._version_path(published)} or a later version is missing; restore it from a"
+            f" copy of the table{advice}"
+        )
+
+
 class _Seen(NamedTuple):
     """The newest version that was found, its file with its identity, and the next file."""
 
@@ -65,24 +198,10 @@ class _Seen(NamedTuple):
 
 
 @dataclass
-class VersionChain:
-    """The versions of the table in `folder`.
+class VersionChain(TableChain):
+    """The versions of the table in the directory `folder`."""
 
-    `table_folder` is the folder that leads there, if that is another one. `on_newest` is called
-    with each newest version that this object finds or publishes.
-    """
-
-    folder: Path
-    storage: Storage
-    on_newest: Callable[[Manifest], None]
-    table_folder: Path | None = None
     _seen: _Seen | None = field(default=None, repr=False)
-    _table_id: str | None = field(default=None, repr=False)  # of the table that was seen first
-
-    @property
-    def name(self) -> str:
-        """The table's name: that of its folder."""
-        return (self.table_folder or self.folder).name
 
     # -- finding and reading
 
@@ -136,15 +255,6 @@ class VersionChain:
             self.on_newest(known)
         return known
 
-    def _check_is_same_table(self, found: Manifest) -> None:
-        self._table_id = self._table_id or found.table_id
-        if found.table_id != self._table_id:
-            raise TableNotFoundError(
-                f"table {self.name!r} at {self.table_folder or self.folder} was deleted, and a"
-                f" table of the same name was created again, at {format_timestamp(found.created)};"
-                " this object stands for the deleted one: open the table again"
-            )
-
     def _read_unchanged(self, version: int, identity: object) -> Manifest | None:
         """Read a version, None where its file was removed since it was identified."""
         try:
@@ -186,13 +296,6 @@ class VersionChain:
         """Read a version and check that it follows the one before. Raises CorruptionError."""
         self.check_previous(self.at(version))
 
-    def _missing_version(self, newest: int, published: int, advice: str = "") -> CorruptionError:
-        return CorruptionError(
-            f"{self.folder}: the newest version is {newest}, but version {published} was published:"
-            f" {self._version_path(published)} or a later version is missing; restore it from a"
-            f" copy of the table{advice}"
-        )
-
     def crc32_of(self, version: int) -> int | None:
         """Return the CRC that a version's file ends with, None where there is no such file."""
         return crc32_at_end(self.storage, self.path(version))
@@ -205,21 +308,6 @@ class VersionChain:
     def known(self) -> Manifest | None:
         """The version that `newest` gave last, None before its first call."""
         return None if self._seen is None else self._seen.manifest
-
-    def last_seen(self) -> Manifest:
-        """Return what `newest` gave last, without looking for a newer version."""
-        return self.known or self.newest()
-
-    def at(self, version: int) -> Manifest:
-        """Read one version. Raises StorageError; CorruptionError, also for another version."""
-        path = self.path(version)
-        manifest = Manifest.decode(self.storage.read(path), str(path))
-        if manifest.version != version:
-            raise CorruptionError(
-                f"{path}: holds version {manifest.version}, expected version {version}; files were"
-                " swapped or an older one was copied over it: restore the manifest folder"
-            )
-        return manifest
 
     def before(self, manifest: Manifest) -> Manifest | None:
         """Read the version before one, None if there is none: it was removed, or is a stray."""
@@ -254,67 +342,9 @@ class VersionChain:
         """Return the number of the oldest version that is there."""
         return self.numbers()[0]
 
-    def pinned(self, version: int, crc32: int | None) -> Manifest:
-        """Read a version, unless the file on disk has `crc32` and is the one that was seen last."""
-        seen = self.known
-        if seen and seen.version == version and seen.file_crc32 == crc32 == self.crc32_of(version):
-            return seen
-        return self.at(version)
-
-    def has(self, version: int) -> bool:
-        """Whether there is a file of this number."""
-        return self.storage.exists(self._version_path(version))
-
-    def numbers(self) -> list[int]:
-        """Return the numbers in the names of manifest files, ascending; see the head on strays."""
-        return listed_versions(self.storage, self.folder)
-
     def exists(self) -> bool:
         """Whether the folder holds a table."""
         return bool(self.numbers())
-
-    @cached_property
-    def manifest_folder(self) -> str:
-        """The path of the folder of versions."""
-        return str(self.folder / MANIFEST_FOLDER)
-
-    def path(self, version: int) -> Path:
-        """Return the path of a version's file."""
-        return self.folder / MANIFEST_FOLDER / version_name(version)
-
-    def _version_path(self, version: int) -> str:
-        return f"{self.manifest_folder}/{version_name(version)}"
-
-    def _listed_version(self) -> int:
-        published = hinted_version(self.storage, self.folder)  # first, because versions only rise
-        versions = self.numbers()
-        if versions and versions[-1] < published:
-            # The table may have been deleted and created again in between.
-            published, versions = hinted_version(self.storage, self.folder), self.numbers()
-        if not versions:
-            check_has_no_lost_table(self.storage, self.folder)
-            folder = self.table_folder or self.folder
-            advice = how_to_recall(self.storage, folder.parent, self.name, self._table_id)
-            found = contents(self.storage, folder)
-            raise TableNotFoundError(f"{folder} is not a kudulite table: {found}{advice}")
-        if versions[-1] < published:
-            raise self._missing_version(versions[-1], published)
-        return versions[-1]
-
-    def newest_of(self, table_id: str) -> Manifest:
-        """Return the newest version. Raises ConflictError where it is of another table."""
-        try:
-            newest = self.newest()
-            is_same = newest.table_id == table_id
-        except TableNotFoundError:
-            if not self.exists():
-                raise
-            is_same = False
-        if not is_same:
-            raise ConflictError(
-                f"table {self.name!r} was deleted and created again during a write; open it again"
-            )
-        return newest
 
     # -- publishing
 

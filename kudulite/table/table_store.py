@@ -89,7 +89,7 @@ class TableStore:
     # -- versions
 
     @cached_property
-    def chain(self) -> VersionChain:
+    def chain(self) -> VersionChain | EntryChain:
         """The table's versions."""
         kind = VersionChain if self.storage.is_directory else EntryChain
         return kind(self.place, self.storage, self._forget_opened, self.folder)
@@ -116,6 +116,7 @@ class TableStore:
         """Return the newest version; if it is of an older format, after an upgrade."""
         newest = self.newest()
         if newest.has_tablet_logs:
+            assert isinstance(self.chain, VersionChain)  # older formats were in directories only
             timeout_seconds = self.environment.lock_timeout_seconds
             upgrade(self.chain, self.cache, timeout_seconds, self.next_timestamp)
             newest = self.newest()

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from kudulite.basefile.block_cache import BlockCache
 from kudulite.chain.manifest import Manifest, Origin
-from kudulite.chain.version_chain import VersionChain
+from kudulite.chain.version_chain import TableChain, VersionChain
 from kudulite.errors import StorageError
 from kudulite.storage.names import LOCK_NAME, LOG_FOLDER, TABLET_FOLDER, WAL_FOLDER
 from kudulite.storage.table_lock import TableLock, create_lock_file, read_lock_file
@@ -67,7 +67,7 @@ def upgrade(
 
 
 def read_tablet_logs(
-    chain: VersionChain, cache: BlockCache, timeout_seconds: float
+    chain: TableChain, cache: BlockCache, timeout_seconds: float
 ) -> tuple[Manifest, list[LoggedCommit], int]:
     """Return the newest version, what its tablets' logs hold, and the highest safe timestamp.
 
@@ -79,7 +79,7 @@ def read_tablet_logs(
 
 @contextmanager
 def _locked_tablets(
-    chain: VersionChain, timeout_seconds: float, *, is_shared: bool
+    chain: TableChain, timeout_seconds: float, *, is_shared: bool
 ) -> Iterator[Manifest]:
     """Hold the locks of all tablets; give the newest version under them.
 
@@ -109,12 +109,12 @@ def _locked_tablets(
         # An alteration that was waited for may have added or dropped tablets.
 
 
-def _tablet_folder(chain: VersionChain, tablet_id: str) -> Path:
+def _tablet_folder(chain: TableChain, tablet_id: str) -> Path:
     return chain.folder / TABLET_FOLDER / tablet_id
 
 
 def _commits_of(
-    chain: VersionChain, cache: BlockCache, manifest: Manifest
+    chain: TableChain, cache: BlockCache, manifest: Manifest
 ) -> tuple[list[LoggedCommit], int]:
     """Return the records of all tablets' logs as commits, by time, and the safe timestamp."""
     storage, decoder = chain.storage, RecordDecoder(manifest.schema)

@@ -22,14 +22,8 @@ pytestmark = pytest.mark.full
 
 
 def options_of(server: ObjectServer) -> dict[str, str]:
-    """As a user types them."""
-    return {
-        "AWS_ENDPOINT_URL": server.endpoint,
-        "allow_http": "true",
-        "aws_region": "us-east-1",
-        "aws_skip_signature": "true",
-        "max_retries": "1",
-    }
+    """Those of a test that waits for refusals."""
+    return server.options | {"max_retries": "1"}
 
 
 def opened(server: ObjectServer, name: str, **more: str) -> tuple[ObjectStorage, Path]:
@@ -97,17 +91,17 @@ FAULTS = {
     "no such bucket": ("nowhere", {}, errno.ENXIO, "there is no such bucket"),
     "nothing listens": (
         "tests",
-        {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
+        {"aws_endpoint_url": "http://127.0.0.1:9"},
         errno.EIO,
         "nothing answers at this address",
     ),
     "no such host": (
         "tests",
-        {"AWS_ENDPOINT_URL": "http://no-such-host.invalid"},
+        {"aws_endpoint_url": "http://no-such-host.invalid"},
         errno.EIO,
         "the name of the host is not known",
     ),
-    "no TLS": ("tests", {"AWS_ENDPOINT_URL": "https://"}, errno.EIO, "the server speaks no TLS"),
+    "no TLS": ("tests", {"aws_endpoint_url": "https://"}, errno.EIO, "the server speaks no TLS"),
     "bucket in the host": (
         "tests",
         {"aws_virtual_hosted_style_request": "true"},
@@ -121,8 +115,8 @@ FAULTS = {
 def test_what_is_wrong_with_a_server_is_said(object_server: ObjectServer, name: str):
     """By every verb that reads or lists; the answer about one object's head has no text."""
     bucket, wrong, number, text = FAULTS[name]
-    if wrong.get("AWS_ENDPOINT_URL") == "https://":
-        wrong = {"AWS_ENDPOINT_URL": object_server.endpoint.replace("http:", "https:")}
+    if wrong.get("aws_endpoint_url") == "https://":
+        wrong = {"aws_endpoint_url": object_server.endpoint.replace("http:", "https:")}
     options = options_of(object_server) | {"max_retries": "0"} | wrong
     address, root = parse_address(f"s3://{bucket}/x", options)
     storage = object_storage_of(address)

@@ -7,6 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -64,7 +65,9 @@ class Writer:
             operations.append(op("delete_ignore", first + gone))
             self.rows[first + at] = (first + at, self._number, 7)
             self.rows.pop(first + gone, None)
-        self._remember(write(self.table, *operations).timestamp)
+        result = write(self.table, *operations)
+        assert not result.failures
+        self._remember(result.timestamp)
 
     def stage(self) -> None:
         """Begin a bulk write of rows of one tablet, in the place of one that was not committed."""
@@ -116,9 +119,13 @@ ACTIONS: dict[str, list[Callable[[Writer], None]]] = {
 
 
 class Pauses:
-    """Has something done once, ahead of or behind a step of a read; steps are counted."""
+    """Has something done once, ahead of or behind a step of a read; steps are counted.
+
+    Only steps of the thread that made it: background work of other tests takes them, too.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._thread = threading.get_ident()
         self._action: Callable[[], None] | None = None
         self._left = 0
         self._inside: list[str] = []
@@ -134,6 +141,8 @@ class Pauses:
 
     def _paused(self, name: str, plain: Callable) -> Callable:
         def step(*arguments: Any, **options: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return plain(*arguments, **options)
             if name == "pread" and self._inside[-1:] != ["read_lock_file"]:
                 return plain(*arguments, **options)
             self._pause(name)
