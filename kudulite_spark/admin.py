@@ -34,7 +34,12 @@ from pyspark.sql.types import IntegerType, StructType
 import kudulite
 from kudulite import Backup, BackupPiece, MaintenanceResult, Moment, Schema, Table, open_table
 from kudulite.errors import SchemaError
-from kudulite_spark.options import absolute_path, catalog_of
+from kudulite_spark.options import (
+    absolute_path,
+    catalog_of,
+    session_storage_options,
+    table_in_session,
+)
 from kudulite_spark.session import activate, start_directory
 from kudulite_spark.types import find_name, spark_type, table_schema
 
@@ -60,7 +65,7 @@ def create_table(
     or a kudulite schema, which has its own primary key. A relative path means the same table as in
     load(). `owner` and `comment` are texts. Raises TableExistsError."""
     place = absolute_path(path, start_directory(spark))
-    client, name = catalog_of(place)
+    client, name = catalog_of(place, session_storage_options(spark, place))
     if isinstance(schema, str):
         schema = StructType.fromDDL(schema)
     if isinstance(schema, StructType):
@@ -90,10 +95,11 @@ def maintain(
     `budget_bytes` is for each tablet. There are as many tasks as tablets, or `task_count`. Returns
     one result for the whole table. An error of a task is raised after Spark's retries."""
     place = absolute_path(path, start_directory(spark))
-    table = open_table(place)
+    options = session_storage_options(spark, place)
+    table = open_table(place, storage_options=options)
 
     def maintain_tablet(tablet_id: str) -> MaintenanceResult:
-        mine = open_table(place)
+        mine = open_table(place, storage_options=options)
         # The tablet may have been dropped since the driver listed it.
         ids = [tablet_id] if tablet_id in mine.tablet_ids else []
         return mine.maintain(tablet_ids=ids, budget_bytes=budget_bytes)
@@ -128,7 +134,7 @@ def backup(
     Pieces of about 64 MiB are written in parallel, one per task or in `task_count` tasks. Raises
     the same errors as `kudulite.backup`; an error of a task is raised after Spark's retries."""
     base = start_directory(spark)
-    table = open_table(absolute_path(path, base))
+    table = table_in_session(spark, absolute_path(path, base))
     where = absolute_path(target, base)
     with kudulite.begin_backup(table, where, full=full, content_hash=content_hash) as job:
         groups = kudulite.pack_tokens(job.pieces, _TASK_BYTES)
@@ -207,7 +213,7 @@ def versions(spark: SparkSession, path: str | PathLike[str]) -> DataFrame:
     `numInsertedRows`, `numUpdatedRows`, `numDeletedRows` and `numIgnoredRows`. `hybridTime` is the
     exact moment for `snapshotTimestamp`, of which `timestamp` has the microseconds. The columns
     `operationParameters`, `readVersion`, `isBlindAppend` and `engineInfo` are empty."""
-    table = open_table(absolute_path(path, start_directory(spark)))
+    table = table_in_session(spark, absolute_path(path, start_directory(spark)))
     rows: list[tuple[Any, ...]] = [
         (
             found.version,
@@ -241,7 +247,8 @@ def repartition_for(
     There are as many partitions as tablets by default; with fewer, each holds whole tablets. Rows
     that belong to no tablet (a NULL in the key, a key outside every range) are kept: the write
     refuses them and names them. Raises SchemaError if a key column is missing."""
-    table = open_table(absolute_path(path, start_directory(df.sparkSession)))
+    spark = df.sparkSession
+    table = table_in_session(spark, absolute_path(path, start_directory(spark)))
     schema = table.schema
     where = f"table {str(table.path)!r}: the DataFrame"
     own_names = {find_name(name, schema.names, where): name for name in df.columns}
@@ -254,18 +261,22 @@ def repartition_for(
             f" key is ({', '.join(schema.key_names)})"
         )
     keys = [df[own_names[name]].try_cast(spark_type(schema.column(name).type)) for name in names]
-    number = _tablet_number(str(table.path), names)(*keys)
+    options = session_storage_options(spark, str(table.path))
+    number = _tablet_number(str(table.path), names, options)(*keys)
     return df.repartitionById(task_count or table.tablet_count, number)
 
 
-def _tablet_number(path: str, names: Sequence[str]) -> Callable[..., Column]:
+def _tablet_number(
+    path: str, names: Sequence[str], options: Mapping[str, str]
+) -> Callable[..., Column]:
     """Return a column function from key columns to the number of the row's tablet, 0 for none."""
 
     def tablet_number(*keys: pa.Array) -> pa.Array:
         is_whole = np.logical_and.reduce([key.is_valid().to_numpy(False) for key in keys])
         rows = pa.table(list(keys), names=list(names)).filter(pa.array(is_whole))
         number = np.zeros(len(is_whole), dtype=np.int32)
-        number[is_whole] = open_table(path).tablet_index(rows).to_numpy().clip(0)
+        table = open_table(path, storage_options=options)
+        number[is_whole] = table.tablet_index(rows).to_numpy().clip(0)
         return pa.array(number)
 
     # PySpark warns about a function type where it can be inferred; its types ask for one.

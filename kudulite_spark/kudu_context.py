@@ -24,12 +24,18 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
-from kudulite import Client, Key, Partitioning, RangePartition, Schema, Table, open_table
+from kudulite import Client, Key, Partitioning, RangePartition, Schema, Table
 from kudulite.errors import OptionError
 from kudulite_spark.admin import repartition_for
 from kudulite_spark.kudu_options import PREFIX, table_path
-from kudulite_spark.options import absolute_path, catalog_of
+from kudulite_spark.options import (
+    absolute_path,
+    catalog_of,
+    session_storage_options,
+    table_in_session,
+)
 from kudulite_spark.session import activate, start_directory
+from kudulite_spark.storage_settings import source_options
 from kudulite_spark.types import table_schema
 
 logger = logging.getLogger("kudulite.spark")
@@ -175,7 +181,7 @@ class KuduContext:
     @property
     def syncClient(self) -> Client:
         """The client of the directory, for everything that needs no Spark."""
-        return catalog_of(table_path(self.root, "any"))[0]
+        return catalog_of(table_path(self.root, "any"), self._storage_options)[0]
 
     def tableExists(self, tableName: str) -> bool:
         """Whether there is a table of that name."""
@@ -225,7 +231,8 @@ class KuduContext:
         As in kudu-spark, no column and `*` mean all. Classic Spark only: Connect has no RDDs.
         """
         activate(self.spark)
-        reader = self.spark.read.format("kudulite").options(**_source_options(options))
+        given = _source_options(options) | source_options(self._storage_options)
+        reader = self.spark.read.format("kudulite").options(**given)
         frame = reader.load(self._path(tableName))
         columns = list(columnProjection)
         if columns and columns != ["*"]:
@@ -284,7 +291,11 @@ class KuduContext:
 
     def _path(self, name: str) -> str:
         """Return the path of an existing table. Raises TableNotFoundError."""
-        return str(open_table(table_path(self.root, name)).path)
+        return str(table_in_session(self.spark, table_path(self.root, name)).path)
+
+    @property
+    def _storage_options(self) -> dict[str, str]:
+        return session_storage_options(self.spark, self.root)
 
     def _write(
         self, operation: str, data: DataFrame, name: str, options: KuduWriteOptions | None
@@ -293,7 +304,8 @@ class KuduContext:
         activate(data.sparkSession)
         if options is not None and options.repartition:
             data = repartition_for(data, path)
-        writer = data.write.format("kudulite").mode("append").options(**_source_options(options))
+        given = _source_options(options) | source_options(self._storage_options)
+        writer = data.write.format("kudulite").mode("append").options(**given)
         writer.option("operation", operation).save(path)
 
 

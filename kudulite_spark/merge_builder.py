@@ -32,11 +32,17 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, NullType
 
-from kudulite import Schema, open_table
+from kudulite import Schema
 from kudulite.errors import SchemaError, UsageError
 from kudulite_spark.literals import literal
-from kudulite_spark.options import READ_AT, absolute_path
+from kudulite_spark.options import (
+    READ_AT,
+    absolute_path,
+    session_storage_options,
+    table_in_session,
+)
 from kudulite_spark.session import activate, start_directory
+from kudulite_spark.storage_settings import source_options
 from kudulite_spark.types import find_column, find_name, is_writable, spark_type
 
 _MATCHED, _NOT_MATCHED = "WHEN MATCHED", "WHEN NOT MATCHED"
@@ -62,7 +68,7 @@ def merge(
     column that both have, several names, or a condition; the default is the primary key. Raises
     TableNotFoundError."""
     place = absolute_path(path, start_directory(df.sparkSession))
-    open_table(place)
+    table_in_session(df.sparkSession, place)
     return MergeBuilder(df, place, on)
 
 
@@ -162,15 +168,17 @@ class MergeBuilder:
             )
         spark = self._source.sparkSession
         activate(spark)
-        table = open_table(self._path)
+        table = table_in_session(spark, self._path)
+        storage = source_options(session_storage_options(spark, self._path))
         # Planning a read settles its moment; no row is read.
         moment = str(int(table.scan(columns=[]).timestamp))
-        reader = spark.read.format("kudulite").option("snapshotTimestamp", moment)
+        reader = spark.read.format("kudulite").options(**storage)
+        reader = reader.option("snapshotTimestamp", moment)
         plan = _Plan(self._path, table.schema, self._source, self._clauses)
         changes = plan.changes(reader.load(self._path), self._on)
         operation = plan.operation
         option = ("operationColumn", _OPERATION) if operation is None else ("operation", operation)
-        writer = changes.write.format("kudulite").mode("append").option(*option)
+        writer = changes.write.format("kudulite").mode("append").options(**storage).option(*option)
         if application_id is not None:
             writer = writer.option("applicationId", application_id)
         if application_version is not None:

@@ -47,7 +47,7 @@ import io
 import json
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -72,13 +72,20 @@ from kudulite import (
     Schema,
     Table,
     Where,
-    open_table,
     parse_where,
 )
 from kudulite_spark.literals import condition, literal
-from kudulite_spark.options import SCAN_TOKENS, absolute_path, parse_names
+from kudulite_spark.options import (
+    SCAN_TOKENS,
+    absolute_path,
+    is_address,
+    parse_names,
+    session_storage_options,
+    table_in_session,
+)
 from kudulite_spark.reader import encoded_tokens
 from kudulite_spark.session import activate, has_front, start_directory
+from kudulite_spark.storage_settings import source_options
 from kudulite_spark.types import column_names, find_all, spark_schema, spark_type
 
 # The call reads the changes of all columns, before it knows the query. For up to about a twentieth
@@ -163,7 +170,8 @@ def read_table(
 
     Raises the errors of `Table.scan`, and OptionError for text that is no filter."""
     activate(spark)
-    table = open_table(absolute_path(path, start_directory(spark)))
+    place = absolute_path(path, start_directory(spark))
+    table = table_in_session(spark, place)
     schema = table.schema if snapshot is None else table.schema_at(snapshot)
     conditions = parse_where(() if where is None else where, schema)
     names = column_names(schema)
@@ -172,7 +180,9 @@ def read_table(
         names = find_all(given, names, f"table {str(table.path)!r}")
     compared = [column for found in conditions for column in found.columns]
     needed = list(dict.fromkeys([*names, *compared]))
-    reader = FileReader.of(spark)
+    # Spark reads files of a store with a library and credentials of its own.
+    is_readable = (lambda file: False) if is_address(place) else FileReader.of(spark).is_readable
+    storage = source_options(session_storage_options(spark, place))
     front = with_overlays = has_front(spark)
     frame = None
     while frame is None:  # once, or again without overlays
@@ -180,11 +190,11 @@ def read_table(
             columns=needed,
             where=conditions,
             at=snapshot,
-            is_readable=reader.is_readable,
+            is_readable=is_readable,
             limits=_limits(len(needed), front),
             with_overlays=with_overlays,
         )
-        frame = _frame(spark, table, plan, front)
+        frame = _frame(spark, table, plan, front, storage)
         with_overlays = False
     for found in plan.conditions:
         frame = frame.filter(condition(found, backquoted))
@@ -224,10 +234,15 @@ def _selected_column(item: StructField, is_wider: bool) -> SparkColumn:
 
 
 def _frame(
-    spark: SparkSession, table: Table, plan: NativePlan, has_front: bool
+    spark: SparkSession,
+    table: Table,
+    plan: NativePlan,
+    has_front: bool,
+    storage: Mapping[str, str],
 ) -> DataFrame | None:
     """Return the rows of a plan; None if its changed cells have to be left to another plan."""
-    source = spark.read.format("kudulite").option("snapshotTimestamp", str(plan.timestamp))
+    source = spark.read.format("kudulite").options(**storage)
+    source = source.option("snapshotTimestamp", str(plan.timestamp))
     columns = [backquoted(column.name) for column in plan.columns]
     if plan.tokens and not plan.files and not plan.conditions:
         # The source can count them without reading them, and is not bound to files.

@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlparse
 
 import kudulite
@@ -31,10 +31,15 @@ from kudulite.errors import OptionError, TableNotFoundError, UsageError
 from kudulite_spark.kudu_options import kudu_names_replaced, parse_boolean
 from kudulite_spark.storage_settings import (
     FRONT_PREFIX,
+    HADOOP_PREFIX,
+    SESSION_PREFIX,
     front_settings,
     storage_name,
     storage_options,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CHANGE_IMAGES = ("after", "both")
 # A value of `snapshotTimestamp`: the moment at which Spark plans a query.
@@ -518,6 +523,24 @@ def absolute_path(path: str | os.PathLike[str], base: str | None = None) -> str:
         return local.rstrip("/")
     given = os.path.expanduser(local)
     return os.path.abspath(os.path.join(base or os.getcwd(), given))
+
+
+def session_storage_options(spark: SparkSession, path: str) -> dict[str, str]:
+    """Return the storage options that a session's settings have for a path, none for a directory.
+
+    Raises OptionError."""
+    if not is_address(path):
+        return {}
+    prefixes = (SESSION_PREFIX, HADOOP_PREFIX)
+    settings = spark.conf.getAll
+    return storage_options(
+        path, {}, {name: settings[name] for name in settings if name.lower().startswith(prefixes)}
+    )
+
+
+def table_in_session(spark: SparkSession, path: str) -> Table:
+    """Open the table at an absolute path, with the settings of a session."""
+    return kudulite.open_table(path, storage_options=session_storage_options(spark, path))
 
 
 def find_table(path: str, storage_options: Mapping[str, str] | None = None) -> Table | None:

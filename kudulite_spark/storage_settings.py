@@ -138,6 +138,14 @@ def storage_options(
     return found
 
 
+def source_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return storage options as options of a read or write, under names whose values are hidden."""
+    return {
+        SECRET_PREFIX + name if is_secret_storage_option(name) else name: value
+        for name, value in options.items()
+    }
+
+
 def front_settings(options: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that the front has handed on as options."""
     return {

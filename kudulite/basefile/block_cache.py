@@ -54,7 +54,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kudulite.basefile.page_range import PAGE_ROWS
-from kudulite.storage.storage import FileRef, Storage
+from kudulite.storage.storage import FileRef, Storage, check_content
 
 VALUE_CAPACITY_FRACTION = 4  # a value may take at most this part (1/4) of the capacity
 # Says whether so many bytes may stay in the cache.
@@ -128,6 +128,17 @@ class VerifiedParts:
             self._parts.clear()
         key = path, ref.length, ref.crc32
         self._parts[key] = self._parts.get(key, 0) | parts
+
+    def check_whole(self, path: str, ref: FileRef, content: pa.Buffer) -> bool:
+        """Compare a file with its CRC, unless that was done; return whether it was done now.
+
+        Raises CorruptionError.
+        """
+        if self.has(path, ref):
+            return False
+        check_content(Path(path), content, ref)
+        self.add(path, ref)
+        return True
 
 
 class PageParts(NamedTuple):

@@ -37,7 +37,6 @@ place or one result is dropped. Loading reads from a memory map through a reader
 from __future__ import annotations
 
 import json
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,7 +49,7 @@ import pyarrow as pa
 from kudulite.basefile.block_cache import VerifiedParts
 from kudulite.errors import CorruptionError
 from kudulite.model.key_array import KeyArray, Side, fitted_bound, searched_in_order
-from kudulite.storage.checked_json import check_crc32, check_format_version
+from kudulite.storage.checked_json import check_format_version
 from kudulite.storage.storage import FileRef, Sink, Source, Storage
 from kudulite.storage.storage_error import arrow_errors
 
@@ -228,10 +227,8 @@ class KeyIndex:
     def _open(self) -> _OpenedIndex:
         source = self._storage.open_whole(self.path, self.ref)
         content = source.content()
-        if not self._verified.has(self._path_text, self.ref):
-            check_crc32(f"{self.path}: CRC", zlib.crc32(content), self.ref.crc32)
+        if self._verified.check_whole(self._path_text, self.ref, content):
             source.release()
-            self._verified.add(self._path_text, self.ref)
         with arrow_errors(self.path, "not a key index"):
             reader = pa.ipc.open_file(content)
         stored = (reader.schema.metadata or {}).get(METADATA_KEY)

@@ -283,6 +283,15 @@ class EntryChain(TableChain):
         entry = self._entry(version)
         return None if entry is None else entry.file_crc32
 
+    def pinned(self, version: int, crc32: int | None) -> Manifest:
+        """Read a version, unless it has `crc32` and was the newest not long ago: it is there."""
+        known = self._entries
+        if known is not None and _is_sure(known.seen):
+            newest = known.manifest
+            if newest.version == version and newest.file_crc32 == crc32:
+                return newest
+        return self.at(version)
+
     def before(self, manifest: Manifest) -> Manifest | None:
         """Read the version before one, None if there is none: it was removed, or is a stray."""
         entry = self._entry(manifest.version - 1)
@@ -408,7 +417,10 @@ class EntryChain(TableChain):
     def publish(self, before: Entries, manifest: Manifest) -> Entries | None:
         """Create the next entry, a version; None where another writer was faster."""
         assert manifest.previous_crc32 == before.crc32
-        manifest = replace(manifest, log_end=position_after(manifest.version))
+        start = manifest.log_start
+        if not any(each.commits for each in before.records if each.number > start.segment):
+            start = max(start, position_after(before.number))  # a cold reader looks for no records
+        manifest = replace(manifest, log_start=start, log_end=position_after(manifest.version))
         found = self._created(before, manifest)
         if found is not None:
             try:

@@ -87,6 +87,10 @@ class TableChain(ABC):
         """The version that `newest` gave last, None before its first call."""
 
     @abstractmethod
+    def newest_at(self, timestamp: int) -> Manifest:
+        """Return a version that shows all up to a settled moment. Raises as `newest`."""
+
+    @abstractmethod
     def exists(self) -> bool:
         """Whether the folder holds a table."""
 

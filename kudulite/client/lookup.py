@@ -32,6 +32,7 @@ from kudulite.model.types import ColumnType, value_text
 from kudulite.model.values import canonical_value
 from kudulite.rowset.rowset import RowSet
 from kudulite.table.background_work import in_threads
+from kudulite.table.present import read_tablet
 from kudulite.table.scan_plan import entries_of_key, planned_columns, readable_columns
 from kudulite.table.snapshot import (
     ancient_history_mark,
@@ -97,7 +98,7 @@ class KeyLookup:
     def get(self, key: Key, at: Moment | None) -> Row | None:
         """Return the row of `key` as a dict, or None."""
         timestamp = TIMESTAMP_MAX if at is None else choose_snapshot(self.store, at)
-        manifest = self.store.newest()
+        manifest = self.store.newest() if at is None else self.store.chain.newest_at(timestamp)
         schema, columns = self._columns_at(timestamp, manifest)
         self.store.metrics.gets += 1
         values, encoded = _encoded_key(key, schema, self.store.name)
@@ -106,7 +107,12 @@ class KeyLookup:
         for partition, tablets in partitions_to_read(self.store, manifest, timestamp):
             index = partition.tablet_of_key(values)
             if found is None and index >= 0:
-                tablet = tablet_at(self.store, tablets[index], timestamp)
+                entry = tablets[index]
+                tablet = (
+                    read_tablet(self.store, entry, manifest.timestamp)  # was looked for just now
+                    if at is None
+                    else tablet_at(self.store, entry, timestamp)
+                )
                 found = tablet.locate_one(encoded, schema.key_width, timestamp)
         if found is None:
             return None
@@ -120,7 +126,7 @@ class KeyLookup:
     def get_many(self, keys: Keys, at: Moment | None) -> pa.Table:
         """Return the rows whose keys exist, in the order of `keys`; all tablets at one moment."""
         timestamp = choose_snapshot(self.store, at)
-        manifest = self.store.newest()
+        manifest = self.store.chain.newest_at(timestamp)
         schema, columns_read = self._columns_at(timestamp, manifest)
         has_room = self.store.cache.begin_turn()
         columns = self._key_columns(schema, keys)
@@ -157,7 +163,7 @@ class KeyLookup:
         The first item shows whether they are. Values in the cache are copied sooner than
         threads take turns. Reads that wait for a store wait side by side.
         """
-        if key_count < PARALLEL_KEYS_MIN or self.store.storage.reads_at_once > 1:
+        if key_count < PARALLEL_KEYS_MIN or self.store.storage.requests_at_once > 1:
             return self.store.storage.side_by_side(work, items)
         misses = self.store.cache.statistics.miss_count
         first = [work(item) for item in items[:1]]

@@ -276,7 +276,7 @@ def row_batches(read: Read[ScanSpec], entries: Iterable[TabletEntry]) -> Iterato
     read.store.metrics.scans += 1
     tablets = _opened(read, entries)
     alone = 0 if spec.limit is None else LIMITED_BLOCKS
-    at_once = read.store.storage.reads_at_once
+    at_once = read.store.storage.requests_at_once
     with _of_table_that_is_there(read.store):
         if not read.plan.request.ordered:
             reads = (block for tablet in tablets for block in block_reads(tablet, spec))
@@ -292,7 +292,7 @@ def _opened(read: Read[ScanSpec], entries: Iterable[TabletEntry]) -> Iterator[Ta
     store, rest = read.store, iter(entries)
     spec = replace(read.spec, with_keys=read.plan.request.ordered)
     storage = store.storage
-    while some := list(itertools.islice(rest, storage.reads_at_once)):
+    while some := list(itertools.islice(rest, storage.requests_at_once)):
         opened = storage.side_by_side(lambda entry: tablet_at(store, entry, spec.timestamp), some)
         open_for_scan(storage, opened, spec)
         yield from opened
@@ -318,9 +318,9 @@ class _Threads:
     There is one for each core, or for each of the reads that a storage has under way at once.
     """
 
-    def __init__(self, reads_at_once: int = 1) -> None:
-        self._waits = reads_at_once > 1
-        self._count = max(READ_THREADS, reads_at_once)
+    def __init__(self, requests_at_once: int = 1) -> None:
+        self._waits = requests_at_once > 1
+        self._count = max(READ_THREADS, requests_at_once)
         self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="kudulite-scan")
         self._ahead = 0
 
@@ -393,7 +393,7 @@ class _Read(Protocol):
 
 
 def read_ahead(
-    reads: Iterable[_Read], alone: int = 0, reads_at_once: int = 1
+    reads: Iterable[_Read], alone: int = 0, requests_at_once: int = 1
 ) -> Iterator[pa.RecordBatch]:
     """Run reads in threads, a few ahead of the consumer; yields in order.
 
@@ -402,20 +402,20 @@ def read_ahead(
     """
     waiting, first = iter(reads), list[_Read]()
     for number, read in enumerate(waiting):
-        if number >= alone and (first or reads_at_once > 1 or not read.is_short):
+        if number >= alone and (first or requests_at_once > 1 or not read.is_short):
             first.append(read)
             if len(first) == 2:
                 break
         elif (batch := read.run()) is not None:
             yield batch
-    if len(first) < 2 or max(READ_THREADS, reads_at_once) == 1:
+    if len(first) < 2 or max(READ_THREADS, requests_at_once) == 1:
         for read in itertools.chain(first, waiting):
             batch = read.run()
             if batch is not None:
                 yield batch
         return
     pending: deque[Future[pa.RecordBatch | None]] = deque()
-    with _Threads(reads_at_once) as threads:
+    with _Threads(requests_at_once) as threads:
         for read in itertools.chain(first, waiting):
             pending.append(threads.begin(read.run))
             if (
@@ -466,7 +466,7 @@ def change_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes of groups of tablets; tablets of one group may hold the same keys."""
     store, spec = read.store, read.spec
-    at_once = store.storage.reads_at_once
+    at_once = store.storage.requests_at_once
     with _of_table_that_is_there(store), _Threads(at_once) as threads:
         tablets = _opened_groups(read, groups)
         parts = (part for group in tablets for part in diff_reads(group, spec, threads.run_ahead))
@@ -478,7 +478,7 @@ def _opened_groups(
 ) -> Iterator[list[Tablet]]:
     """Yield the tablets of each group, as many groups opened together as are read at once."""
     storage, spec, rest = read.store.storage, read.spec, iter(groups)
-    while some := list(itertools.islice(rest, storage.reads_at_once)):
+    while some := list(itertools.islice(rest, storage.requests_at_once)):
         opened = storage.side_by_side(lambda group: open_tablets(read.store, group, spec), some)
         open_for_diff(storage, itertools.chain.from_iterable(opened), spec)
         yield from opened

@@ -264,7 +264,7 @@ class RowSetToken(Token[ScanSpec], JsonForm):
         """Yield the rows of one plan's tokens."""
         try:
             blocks = (block for token in tokens for block in token._reads(read))
-            yield from read_ahead(blocks, 0, read.store.storage.reads_at_once)
+            yield from read_ahead(blocks, 0, read.store.storage.requests_at_once)
         except StorageError as error:
             if error.errno != errno.ENOENT:
                 raise

@@ -32,8 +32,9 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -64,13 +65,16 @@ from kudulite.rowset.rowset import Block, RowSet, cell_value, constant
 from kudulite.rowset.rowset_deltas import ApplierMemo, RowSetDeltas
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.scan_spec import ScanSpec, View
-from kudulite.storage.storage import Storage, check_content
+from kudulite.storage.storage import Storage
 
 # Bytes that are counted in the block cache.
 _KEPT_VALUE_BYTES = 8  # a decoded value seldom takes more
 
 # Searching fewer keys than this in an index in memory is faster than asking the bloom filter.
 _BLOOM_KEYS_MIN = 500
+
+# Which a store sends in about the time of a request.
+_SMALL_BYTES = 1 << 20
 
 # Each page is read by a call of its own, so rows in more pages of a row group than this, on
 # average, are read by row group.
@@ -162,7 +166,7 @@ class DiskRowSet(RowSet):
         if len(keys) < _BLOOM_KEYS_MIN and index is not None and index.is_whole:
             return index.find(keys)
         rowids = np.full(len(keys), -1, dtype=np.int64)
-        maybe = np.flatnonzero(self._bloom().may_contain(keys))
+        maybe = np.flatnonzero(self._bloom(TIMESTAMP_MAX).may_contain(keys))
         if len(maybe):
             self.storage.prefetch(self._loads([TIMESTAMP_MAX], None, with_keys=True))
             rowids[maybe] = self.key_index.find(keys.take(maybe))
@@ -174,7 +178,7 @@ class DiskRowSet(RowSet):
         index = self._cache.get(self._key_index_path)
         rowid = None if index is None else index.find_loaded(key)
         if rowid is None:
-            if not self._bloom().may_contain_one(key, width):
+            if not self._bloom(timestamp).may_contain_one(key, width):
                 return -1
             self.storage.prefetch(self._loads([timestamp], None, with_keys=True))
             rowid = self.key_index.find_one(key)
@@ -372,22 +376,21 @@ class DiskRowSet(RowSet):
         return self._cache.storage
 
     def _load_key_index(self) -> tuple[KeyIndex, int]:
-        ref = self.meta.key_index
-        path = self.folder / ref.name
+        path, ref = self.folder / self.meta.key_index.name, self.meta.key_index
         index = KeyIndex(self.storage, path, ref, self.meta.row_count, self._cache.verified)
         return index, index.nbytes + self.storage.kept_bytes(ref)
 
-    def _bloom(self) -> BloomFilter:
-        bloom: BloomFilter = self._cache.get_or_load(self._bloom_path, self._load_bloom)
-        return bloom
+    def _bloom(self, timestamp: int) -> BloomFilter:
+        """Return the filter; with a small key index, all that may be needed then is read beside."""
+        load = partial(self._cache.get_or_load, self._bloom_path, self._load_bloom)
+        if self.meta.key_index.length <= _SMALL_BYTES:
+            self.storage.prefetch(chain([load], self._loads([timestamp], None, with_keys=True)))
+        return cast(BloomFilter, load())
 
     def _load_bloom(self) -> tuple[BloomFilter, int]:
-        ref = self.meta.bloom
-        path = self.folder / ref.name
+        path, ref = self.folder / self.meta.bloom.name, self.meta.bloom
         content = self.storage.open_whole(path, ref).content()
-        if not self._cache.verified.has(self._bloom_path, ref):
-            check_content(path, content, ref)
-            self._cache.verified.add(self._bloom_path, ref)
+        self._cache.verified.check_whole(self._bloom_path, ref, content)
         return BloomFilter(path, content, is_verified=True), self.storage.kept_bytes(ref)
 
 

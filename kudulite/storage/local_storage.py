@@ -307,7 +307,7 @@ class LocalStorage:
         return min(ref.length, MAPPED_BYTES_MIN)
 
     @property
-    def reads_at_once(self) -> int:
+    def requests_at_once(self) -> int:
         """Return 1: a read of a map keeps its processor busy."""
         return 1
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from obstore import GetOptions
 
 _REQUEST_BYTES = 8 << 20
-READS_AT_ONCE = 16
+REQUESTS_AT_ONCE = 16
 
 
 class ObjectReader:
@@ -181,7 +181,7 @@ def side_by_side(work: Callable[[S], T], items: Sequence[S]) -> list[T]:
     """Return `work` of each item, in their order, in threads that end with the call."""
     if len(items) < 2:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(min(len(items), READS_AT_ONCE), "kudulite-read") as threads:
+    with ThreadPoolExecutor(min(len(items), REQUESTS_AT_ONCE), "kudulite-read") as threads:
         return list(threads.map(work, items))
 
 

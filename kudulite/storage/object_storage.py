@@ -47,7 +47,7 @@ from kudulite.storage.file_cache import FileCache
 from kudulite.storage.names import version_of
 from kudulite.storage.object_errors import is_panic, reason, store_errors
 from kudulite.storage.object_path import ObjectPath
-from kudulite.storage.object_reader import READS_AT_ONCE, ObjectReader, side_by_side
+from kudulite.storage.object_reader import REQUESTS_AT_ONCE, ObjectReader, side_by_side
 from kudulite.storage.open_file import DurableSteps
 from kudulite.storage.storage import Directory, FileRef, Listed, S, Source, T, as_path
 from kudulite.storage.storage_error import storage_error
@@ -367,9 +367,9 @@ class ObjectStorage(DurableSteps):
         return ref.length
 
     @property
-    def reads_at_once(self) -> int:
-        """How many reads are begun together: a store serves very many."""
-        return READS_AT_ONCE
+    def requests_at_once(self) -> int:
+        """How many requests are begun together: a store serves very many."""
+        return REQUESTS_AT_ONCE
 
     def side_by_side(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
         """Return `work` of each item, in threads that end with the call."""

@@ -4,7 +4,7 @@
     put_if_absent       a new file in one durable step, of which one of several writers wins
     sync                the names of new files are durable
     read, read_ranges, length, exists, identity, is_folder, entries, files_below, names_below
-    open, open_whole, open_ranges, kept_bytes, reads_at_once, side_by_side, prefetch
+    open, open_whole, open_ranges, kept_bytes, requests_at_once, side_by_side, prefetch
     delete, delete_folder, delete_below
     hold, is_held, mark_used     a file that shows that an operation is under way
     place_of, new_place, name_place, move, exchange, link_target     the folders of tables
@@ -224,8 +224,8 @@ class Storage(Protocol):
         """Return the memory that a file of `open_whole` takes while it is open."""
 
     @property
-    def reads_at_once(self) -> int:
-        """How many reads should be under way together: more than one where they wait."""
+    def requests_at_once(self) -> int:
+        """How many requests should be under way together: more than one where they wait."""
 
     def side_by_side(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
         """Return `work` of each item, in their order; in threads where reads wait for a network.

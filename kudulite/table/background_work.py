@@ -18,11 +18,18 @@ from dataclasses import dataclass
 from os import cpu_count, getpid
 from typing import TypeVar
 
+from kudulite.storage.storage import Storage
+
 _log = logging.getLogger(__name__)
 THREAD_COUNT = min(4, cpu_count() or 1)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def threads_for(storage: Storage) -> int:
+    """Return how many threads should read and write files: more where they wait for a network."""
+    return max(THREAD_COUNT, storage.requests_at_once)
 
 
 def in_threads(

@@ -31,7 +31,7 @@ from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.shown.progress import Progress
 from kudulite.storage.names import ROWSET_FOLDER
 from kudulite.storage.new_files import NewFiles
-from kudulite.table.background_work import in_threads
+from kudulite.table.background_work import in_threads, threads_for
 from kudulite.table.open_writes import FLUSH, OpenWrite, begin_write
 from kudulite.table.present import Present, of_present, recover
 from kudulite.table.publication import version_timestamp
@@ -74,7 +74,8 @@ def flush_table(store: TableStore, tablet_ids: Collection[str] | None = None) ->
         count = len(unflushed)
         with Progress(f"flush of table {store.name!r}", count, "tablets") as progress:
             report = partial(progress.report, total=count)
-            done = in_threads("flush", files_of, unflushed, report=report)
+            threads = threads_for(store.storage)
+            done = in_threads("flush", files_of, unflushed, threads, report)
         flushed = {each.base.id: each for each in done}
         write.files.sync()
         tablet_ids = []
@@ -124,21 +125,23 @@ def _publish(
     unflushed = {each for each, start in starts.items() if now.memory.has_rows(each, start)}
     if position == now.memory.end and unflushed <= flushed.keys():
         _roll(store, now, turn)
-    entries, is_any_used = [], False
-    for tablet_id, files in flushed.items():
-        old = now.manifest.entry(tablet_id)
+
+    def published(files: _FlushedTablet) -> tuple[bool, list[TabletEntry]]:
+        """Return whether the files are those of the tablet's entry, and that entry, if any."""
+        old = now.manifest.entry(files.base.id)
         if old is None:
-            continue
+            return False, []
         if may_publish and store.tablet(old).superblock == files.base.superblock:
             memory = now.stores(store, old)
             assert memory is not None
-            entries.append(_flushed_entry(store, old, files, memory, turn))
-            is_any_used = True
-        else:
-            new = _entry_under_lock(store, now, old, turn)
-            entries += [] if new is old else [new]
-    if not is_any_used:  # another process has flushed the same rows first
+            return True, [_flushed_entry(store, old, files, memory, turn)]
+        new = _entry_under_lock(store, now, old, turn)
+        return False, [] if new is old else [new]
+
+    made = store.storage.side_by_side(published, list(flushed.values()))
+    if not any(is_used for is_used, _ in made):  # another process has flushed the same rows first
         write.files.remove()
+    entries = [entry for _, found in made for entry in found]
     if not entries:
         return []
 

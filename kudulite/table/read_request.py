@@ -237,7 +237,7 @@ class Read(Generic[Spec]):
 
     def newest(self) -> Read[Spec]:
         """Return the same read of the newest version. Raises ConflictError."""
-        manifest = self.store.newest()
+        manifest = self.store.chain.newest_at(self.plan.timestamp)
         if manifest is self.manifest:
             return self
         if manifest.table_id != self.plan.table_id:

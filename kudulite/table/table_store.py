@@ -113,8 +113,11 @@ class TableStore:
         return None if published is None else self._kept(published)
 
     def upgraded(self) -> Manifest:
-        """Return the newest version; if it is of an older format, after an upgrade."""
-        newest = self.newest()
+        """Return a version of today's format, perhaps one seen not long ago (`newest_at`).
+
+        A table of an older format is upgraded.
+        """
+        newest = self.chain.newest_at(0)
         if newest.has_tablet_logs:
             assert isinstance(self.chain, VersionChain)  # older formats were in directories only
             timeout_seconds = self.environment.lock_timeout_seconds

@@ -31,6 +31,7 @@ from kudulite.errors import CorruptionError, KuduliteError, StorageError
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.key_array import KeyArray
 from kudulite.storage.new_files import NewFiles
+from kudulite.storage.storage import Storage
 from kudulite.table.open_writes import check_write_is_open, end_write
 from kudulite.table.present import recover
 from kudulite.table.row_ids import last_id_of, next_id
@@ -180,6 +181,10 @@ class _Batch:
         """The resolver of the rows of all tablets."""
         return self.stager.resolver
 
+    @property
+    def _storage(self) -> Storage:
+        return self.commit.store.storage
+
     @cached_property
     def _split(self) -> tuple[OperationBatch, list[_Part]]:
         """The rows with their operations, and those of each tablet."""
@@ -188,7 +193,8 @@ class _Batch:
         numbers, given = schema.auto_incrementing, rows
         if numbers is not None:
             given = _with_column(rows, numbers, pc.fill_null(rows.column(numbers), 0))
-        parts = [self._part(*split) for split in self.stager.split(given)]
+        splits = list(self.stager.split(given))
+        parts = self._storage.side_by_side(lambda split: self._part(*split), splits)
         if numbers is not None:
             rows = self._numbered(rows, numbers, codes, parts)
         return OperationBatch.of(rows, codes, schema, spec), parts
@@ -233,10 +239,12 @@ class _Batch:
             tablets[part.row_numbers] = number
 
         def locate(keys: KeyArray, rows: np.ndarray) -> RowLocations:
-            found = [
-                _located(part.memory, keys.slice(start, stop))
-                for part, start, stop in _runs(parts, tablets[rows])
-            ]
+            def of_run(run: tuple[_Part, int, int]) -> RowLocations:
+                part, start, stop = run
+                return _located(part.memory, keys.slice(start, stop))
+
+            runs = list(_runs(parts, tablets[rows]))
+            found = self._storage.side_by_side(of_run, runs)
             rowset_index = np.concatenate([each.rowset_index for each in found])
             return RowLocations(rowset_index, np.concatenate([each.rowid for each in found]))
 

@@ -46,7 +46,7 @@ from kudulite.model.key_array import KeyArray
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.storage.new_files import NewFiles
 from kudulite.storage.storage import check_length
-from kudulite.table.background_work import in_threads
+from kudulite.table.background_work import in_threads, threads_for
 from kudulite.table.memory_flush import flush_table, flushed_under_lock
 from kudulite.table.open_writes import base_of, check_write_is_open
 from kudulite.table.present import listing, present, recover
@@ -336,7 +336,8 @@ class Commit:
             return self._rebased_tablet(parts[tablet_id], old[tablet_id], new[tablet_id], now)
 
         chosen = [tablet_id for tablet_id in parts if must_be(tablet_id)]
-        return {**parts, **dict(zip(chosen, in_threads("rebase", rebased, chosen), strict=True))}
+        found = in_threads("rebase", rebased, chosen, threads_for(self.store.storage))
+        return {**parts, **dict(zip(chosen, found, strict=True))}
 
     def _rebased_tablet(
         self, parts: list[StagedTablet], old: TabletEntry, new: TabletEntry, now: Manifest
@@ -385,7 +386,7 @@ class Commit:
             own, tablet = parts.get(entry.id, []), self.store.tablet(entry)
             return conflict_check.with_deletes(own, tablet)
 
-        found = in_threads("deletes", completed, now.tablets)
+        found = in_threads("deletes", completed, now.tablets, threads_for(self.store.storage))
         return {entry.id: own for entry, own in zip(now.tablets, found, strict=True)}
 
     def _operations(self, tablet_id: str) -> list[StagedOperations]:
@@ -449,11 +450,14 @@ class Installer:
 
     def check_files(self) -> None:
         """Raise StorageError or CorruptionError unless the files of all parts are there, whole."""
-        for tablet_id, parts in self.parts.items():
-            folder = self.store.tablet_folder(tablet_id)
-            for part in parts:
-                for name, ref in part.files():
-                    check_length(self.store.storage, folder / name, ref)
+        storage = self.store.storage
+        files = [
+            (self.store.tablet_folder(tablet_id) / name, ref)
+            for tablet_id, parts in self.parts.items()
+            for part in parts
+            for name, ref in part.files()
+        ]
+        storage.side_by_side(lambda file: check_length(storage, *file), files)
 
     def install(self, timestamp: int, newest: Manifest) -> dict[str, TabletEntry]:
         """Write superblocks of `newest` with the parts in them, committed at `timestamp`.
@@ -462,7 +466,9 @@ class Installer:
         """
         self.timestamp = timestamp
         entries = [entry for entry in newest.tablets if entry.id in self.parts]
-        return {entry.id: entry for entry in in_threads("install", self._installed, entries)}
+        threads = threads_for(self.store.storage)
+        installed = in_threads("install", self._installed, entries, threads)
+        return {entry.id: entry for entry in installed}
 
     def _installed(self, entry: TabletEntry) -> TabletEntry:
         """Return the tablet's entry with the parts in it, oldest first."""

@@ -25,7 +25,7 @@ from kudulite.shown.progress import Progress
 from kudulite.storage.names import new_file_name
 from kudulite.storage.new_files import NewFiles
 from kudulite.storage.storage import check_content
-from kudulite.table.background_work import in_threads
+from kudulite.table.background_work import in_threads, threads_for
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.open_writes import check_write_is_open
 from kudulite.table.present import listing
@@ -329,7 +329,7 @@ class Stager:
         def report(done: int) -> None:
             progress.add(sizes[done - 1])
 
-        return in_threads("stage", resolve, splits, report=report)
+        return in_threads("stage", resolve, splits, threads_for(self.store.storage), report)
 
     # -- mixed writes
 

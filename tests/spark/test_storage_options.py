@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import kudulite
+import kudulite_spark
 from tests.support.object_server import ObjectServer
 
 OWN, S3A = "spark.kudulite.storage.", "spark.hadoop.fs.s3a."
@@ -115,3 +116,29 @@ def test_options_are_checked(spark: SparkSession, tmp_path):
     assert "no client for hdfs:" in refusal(spark, "hdfs://host/t")
     text = refusal(spark, f"file://{tmp_path}/t", aws_region="VALUE")
     assert "is a directory, which has no storage options; leave out 'aws_region'" in text
+
+
+def test_functions_of_the_driver_take_the_settings_of_the_session(
+    spark: SparkSession, object_server: ObjectServer, tmp_path
+):
+    """All of a table: make it, write, read natively, merge, maintain, list, back up."""
+    root = f"s3://{object_server.bucket}/driver {uuid.uuid4().hex}"
+    place = f"{root}/t"
+    with settings(spark, **{OWN + n: v for n, v in options_of(object_server).items()}):
+        kudulite_spark.create_table(spark, place, "id BIGINT, v BIGINT", "id", [(["id"], 2)])
+        rows = spark.range(10).selectExpr("id", "id * 2 AS v")
+        routed = kudulite_spark.repartition_for(rows, place)
+        routed.write.format("kudulite").mode("append").save(place)
+        changed = spark.range(5, 12).selectExpr("id", "-id AS v")
+        merge = kudulite_spark.merge(changed, place)
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        read = kudulite_spark.read_table(spark, place, where="v < 0", columns=["id"])
+        assert sorted(row.id for row in read.collect()) == list(range(5, 12))
+        assert kudulite_spark.read_table(spark, place).count() == 12
+        assert not kudulite_spark.maintain(spark, place).busy_tablet_ids
+        assert kudulite_spark.versions(spark, place).count() >= 3
+        assert kudulite_spark.backup(spark, place, tmp_path / "backups").row_count == 12
+        context = kudulite_spark.KuduContext(spark, root)
+        context.deleteRows(spark.range(3), "t")
+        assert context.kuduRDD("t").count() == 9
+        assert context.tableExists("t") and not context.tableExists("u")

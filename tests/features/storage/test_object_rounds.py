@@ -55,10 +55,10 @@ class Tablets:
     def scan(self, spec: ScanSpec) -> list[tuple]:
         open_for_scan(self.storage, self.tablets, spec)
         reads = (read for tablet in self.tablets for read in block_reads(tablet, spec))
-        return sorted(rows_of(read_ahead(reads, 0, self.storage.reads_at_once)))
+        return sorted(rows_of(read_ahead(reads, 0, self.storage.requests_at_once)))
 
     def ordered(self, spec: ScanSpec) -> list[tuple]:
-        at_once = self.storage.reads_at_once
+        at_once = self.storage.requests_at_once
         open_for_scan(self.storage, self.tablets, replace(spec, with_keys=True))
         with _Threads(at_once) as threads:
             return list(rows_of(read_ahead(ordered_reads(self.tablets, spec, threads.run_ahead))))
@@ -69,7 +69,7 @@ class Tablets:
         where = bind_predicates((), self.schema)
         spec = DiffSpec(self.schema, names, where, start, end, ids, with_before=True)
         open_for_diff(self.storage, self.tablets, spec)
-        with _Threads(self.storage.reads_at_once) as threads:
+        with _Threads(self.storage.requests_at_once) as threads:
             reads = diff_reads(self.tablets, spec, threads.run_ahead)
             return sorted(rows_of(read_ahead(reads)), key=repr)
 
@@ -200,7 +200,7 @@ def test_a_cold_scan_waits_for_footers_and_then_for_columns(table: Table, librar
     rows = there.scan(there.spec("k", "a", "b"))
     assert len(rows) > 2 * ROWSETS * ROWS * 0.98
     rowsets = [rowset for tablet in there.tablets for rowset in tablet.disk_rowsets]
-    assert library.round_count == 1 + -(-3 * len(rowsets) // (there.storage.reads_at_once + 2))
+    assert library.round_count == 1 + -(-3 * len(rowsets) // (there.storage.requests_at_once + 2))
     assert library.counts["get"] <= sum(1 + len(rowset.meta.redo) for rowset in rowsets)
     assert library.counts["get_ranges"] <= sum(3 for _ in rowsets)
 
@@ -217,13 +217,13 @@ def test_scans_in_key_order_and_of_changes_wait_as_seldom(table: Table, library:
     assert library.round_count <= 3
 
 
-def test_one_key_of_many_rowsets_is_found_in_three_rounds(table: Table, library: CountingLibrary):
-    """Bloom filters; the key index, deltas and footer of a rowset; then its pages."""
+def test_one_key_of_many_rowsets_is_found_in_two_rounds(table: Table, library: CountingLibrary):
+    """Bloom filters with the key indexes, deltas and footers, which are small; then pages."""
     for key in (7, 485, 1_000_003):
         there = table.in_store()
         library.clear()
         assert there.row(key) == table.in_directory().row(key)
-        assert library.round_count <= 3
+        assert library.round_count <= 2
         library.clear()
         there.row(key)
         assert library.requests == []
@@ -234,7 +234,7 @@ def test_keys_of_many_rowsets_are_found_in_few_rounds(table: Table, library: Cou
     there, keys = table.in_store(), list(range(0, 2_000, 13))
     library.clear()
     assert there.rows(keys, "k", "c") == table.in_directory().rows(keys, "k", "c")
-    assert library.round_count <= 3
+    assert library.round_count <= 2
     library.clear()
     there.rows(keys, "k", "c")
     assert library.requests == []

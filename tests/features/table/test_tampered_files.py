@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kudulite
-from kudulite.basefile import key_index
+from kudulite.basefile import block_cache
 from kudulite.basefile.bloom import BloomFilter
 from kudulite.basefile.key_index import decode_header
 from kudulite.chain.manifest import Manifest
@@ -31,7 +31,6 @@ from kudulite.errors import (
     TableNotFoundError,
     UsageError,
 )
-from kudulite.rowset import disk_rowset
 from kudulite.storage.checked_json import encode_checked_json
 from kudulite.storage.names import version_name
 from kudulite.storage.open_file import AppendFile
@@ -105,19 +104,14 @@ def test_two_files_of_equal_length_that_are_swapped_are_found(client: Client, pa
 def test_files_are_verified_once_by_a_process(client: Client, monkeypatch: pytest.MonkeyPatch):
     """Not again when the cache has lost them, unless the path or the reference is another one."""
     verified: list[str] = []
-    check = disk_rowset.check_content, key_index.check_crc32
+    check = block_cache.check_content
 
-    def bloom(path: Path, content: Any, ref: FileRef) -> None:
-        verified.append(path.name[:5])
-        check[0](path, content, ref)
-
-    def keys(subject: str, found: int, expected: int) -> None:
-        verified.append("key")
-        check[1](subject, found, expected)
+    def noted(path: Path, content: Any, ref: FileRef) -> None:
+        verified.append(path.name.partition("-")[0])
+        check(path, content, ref)
 
     table = make_halves(client)
-    monkeypatch.setattr(disk_rowset, "check_content", bloom)
-    monkeypatch.setattr(key_index, "check_crc32", keys)
+    monkeypatch.setattr(block_cache, "check_content", noted)
     read = opened(table)
     for _ in range(3):
         assert read.get(20) == {"k": 20, "v": 30.0}
