@@ -105,7 +105,8 @@ def connect(
 
     `root` is a path, which may begin with `~`, a file: URL, or the address of an object store, as
     in s3://bucket/prefix, gs:// or az://. The `storage_options` of a store are those of Delta and
-    Polars, as in {"aws_region": "eu-west-1"}; what is not given is found in the environment.
+    Polars, as in {"aws_region": "eu-west-1"}; what is not given is found in the environment. With
+    `cache_dir` among them, processes of this machine keep objects in a folder, up to `cache_bytes`.
     A writer that waits for another one longer than `lock_timeout_seconds` gives up with
     LockTimeoutError. Tables that are written to are maintained in the background; without
     `background_maintenance` only `Table.maintain` and `Table.compact` do so. Raises UsageError for

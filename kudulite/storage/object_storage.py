@@ -669,4 +669,5 @@ def object_storage_of(address: StorageAddress) -> ObjectStorage:
                 " abfss://container@account.dfs.core.windows.net/prefix"
             )
         raise OptionError(f"{address}: {text}{advice}") from None
-    return ObjectStorage(store, address.root, address)
+    kept = address.options.cache
+    return ObjectStorage(store, address.root, address, None if kept is None else FileCache(*kept))

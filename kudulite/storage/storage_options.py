@@ -5,7 +5,8 @@
 The words are those of obstore, the library of the stores, and so those of Delta, Polars and Lance.
 Each may be written in any case, with or without the prefix of its service. An option of the
 connection (`allow_http`, `timeout`) is of any service. Values are text, as in the environment,
-where the library finds the options and credentials that are not given.
+where the library finds the options and credentials that are not given. Our own are `cache_dir` and
+`cache_bytes`, of any service: a folder of this machine in which whole objects are kept.
 
 Four habits of the library are corrected. An option that is given precedes the environment, also
 `aws_endpoint_url` before `AWS_ENDPOINT_URL_S3`. One of the connection leaves the others of the
@@ -22,10 +23,12 @@ compares the names with those of the installed version.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -60,7 +63,7 @@ _DURATIONS = {
     "retry_timeout",
     "timeout",
 }
-_NUMBERS = {"base", "max_retries", "pool_max_idle_per_host"}
+_NUMBERS = {"base", "cache_bytes", "max_retries", "pool_max_idle_per_host"}
 _ENDPOINTS = {"endpoint", "endpoint_url_s3", "base_url"}
 
 # Of any service.
@@ -93,6 +96,8 @@ _RETRY = (
     "retry_timeout",
 )
 _BACKOFF = "backoff_config."
+_CACHE = ("cache_bytes", "cache_dir")
+_CACHE_BYTES = 16 << 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +121,7 @@ class Service:
     @property
     def _names(self) -> set[str]:
         bare = {self._bare(name) for name in self.shown}
-        return bare | {name.removeprefix(_BACKOFF) for name in (*_CLIENT, *_RETRY)}
+        return bare | {name.removeprefix(_BACKOFF) for name in (*_CLIENT, *_RETRY, *_CACHE)}
 
     def _bare(self, shown: str) -> str:
         prefix = next(each for each in self.prefixes if shown.startswith(each))
@@ -126,7 +131,7 @@ class Service:
     @property
     def known(self) -> list[str]:
         """All names as they are shown."""
-        return sorted((*self.shown, *_CLIENT, *_RETRY))
+        return sorted((*self.shown, *_CLIENT, *_RETRY, *_CACHE))
 
 
 S3 = Service(
@@ -311,7 +316,20 @@ class StorageOptions:
                 found[name], spelled[name] = _checked(name, value), word
             except OptionError as error:
                 raise OptionError(f"{address}: storage option {word!r} {error}") from None
+        if "cache_bytes" in found and "cache_dir" not in found:
+            raise OptionError(
+                f"{address}: storage option {spelled['cache_bytes']!r} is of a folder, which"
+                " 'cache_dir' names: give it, too"
+            )
         return StorageOptions(service, tuple(sorted(found.items())))
+
+    @property
+    def cache(self) -> tuple[Path, int] | None:
+        """The folder in which objects are kept, and how many bytes of them; None without one."""
+        given = dict(self.items)
+        if "cache_dir" not in given:
+            return None
+        return Path(given["cache_dir"]), int(given.get("cache_bytes", _CACHE_BYTES))
 
     def arguments(self, address: str, environment: Mapping[str, str]) -> dict[str, Any]:
         """Return the arguments of the library's store. Raises OptionError for an endpoint."""
@@ -320,7 +338,8 @@ class StorageOptions:
         retry = {name.removeprefix(_BACKOFF): name for name in _RETRY}
         client = self._client_of(environment)
         client |= {name: value for name, value in given.items() if name in _CLIENT}
-        own = {n: v for n, v in given.items() if n not in _CLIENT and n not in retry}
+        others = {*_CLIENT, *retry, *_CACHE}
+        own = {name: value for name, value in given.items() if name not in others}
         if "endpoint" in own and self.service is S3:
             own.setdefault("endpoint_url_s3", own["endpoint"])
         self._check_endpoints(address, own, client.get("allow_http") == "true", environment)
@@ -446,6 +465,11 @@ def _checked(name: str, value: object) -> str:
         if _seconds(lowered) is None:
             raise OptionError(f"is {text!r}, expected a duration with its unit, as in '30s'")
         return lowered
+    if name == "cache_dir":
+        folder = os.path.expanduser(text)
+        if not os.path.isabs(folder):
+            raise OptionError(f"is {text!r}, expected an absolute path on this machine")
+        return os.path.normpath(folder)
     if name in _NUMBERS and not text.isdigit():
         raise OptionError(f"is {text!r}, expected a whole number")
     if name == "conditional_put" and lowered != "etag":

@@ -138,6 +138,10 @@ def test_functions_of_the_driver_take_the_settings_of_the_session(
         assert not kudulite_spark.maintain(spark, place).busy_tablet_ids
         assert kudulite_spark.versions(spark, place).count() >= 3
         assert kudulite_spark.backup(spark, place, tmp_path / "backups").row_count == 12
+        stream = spark.readStream.format("kudulite").load(place).writeStream.format("memory")
+        name = f"s{uuid.uuid4().hex}"
+        stream.queryName(name).trigger(availableNow=True).start().awaitTermination()
+        assert spark.table(name).count() >= 12
         context = kudulite_spark.KuduContext(spark, root)
         context.deleteRows(spark.range(3), "t")
         assert context.kuduRDD("t").count() == 9

@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import kudulite
-from kudulite.errors import StorageError
+from kudulite.errors import OptionError, StorageError
 from kudulite.storage.address import parse_address
 from kudulite.storage.object_storage import ObjectStorage, object_storage_of
 from tests.support.object_server import ObjectServer
@@ -69,6 +72,36 @@ def test_another_process_reads_by_the_pickle(object_server: ObjectServer):
         check=True,
     )
     assert done.stdout == b"b'content'\n"
+
+
+def test_processes_keep_objects_in_a_folder(object_server: ObjectServer, tmp_path: Path):
+    """What one has read, the next one reads there; without the folder it reads from the store."""
+    root, folder = f"s3://{object_server.bucket}/kept", tmp_path / "cache"
+    options = options_of(object_server) | {"cache_dir": str(folder), "cache_bytes": "100000000"}
+    rows = pa.table({"id": range(5_000), "n": [7] * 5_000})
+    client = kudulite.connect(root, storage_options=options)
+    client.create_table("t", rows.schema, primary_key="id").insert(rows)
+
+    def read(process: str) -> int:
+        """The sum of a column, with a storage of its own."""
+        own = options | {"user_agent": process}
+        table = kudulite.open_table(f"{root}/t", storage_options=own)
+        return pc.sum(table.scan().to_arrow()["n"]).as_py() + table.get(1)["n"]
+
+    assert read("first") == 35_007
+    kept = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    assert kept
+    for path in kept:
+        os.utime(path, (1, 1))
+    assert read("second") == 35_007
+    assert any(path.stat().st_mtime > 1 for path in kept)
+    for path in kept:
+        path.write_bytes(path.read_bytes()[:-1])
+    assert read("third") == 35_007
+    shutil.rmtree(folder)
+    assert read("fourth") == 35_007
+    with pytest.raises(OptionError, match="is a directory, which has no storage options"):
+        kudulite.connect(tmp_path / "d", storage_options={"cache_dir": str(folder)})
 
 
 def test_the_environment_completes_the_options(

@@ -179,6 +179,12 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a profile": ({"AWS_PROFILE": "SECRET"}, "aws configure export-credentials --profile NAME"),
     "of Delta": ({"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}, "leave it out: no lock and no rename"),
     "no text as a name": ({5: "a"}, "a name in storage_options is 5, expected a text"),
+    "a cache nowhere": ({"cache_dir": "cache"}, "is 'cache', expected an absolute path on this"),
+    "no cache": ({"cache_bytes": "5"}, "'cache_bytes' is of a folder, which 'cache_dir' names"),
+    "a cache without a size": (
+        {"cache_dir": "/c", "cache_bytes": "many"},
+        "is 'many', expected a whole number",
+    ),
     "no dict": ([("aws_region", "a")], "storage_options is a list, expected a dict of texts"),
 }
 
@@ -206,6 +212,18 @@ def test_no_text_shows_a_value():
     assert is_secret_storage_option("AZURE_STORAGE_ACCOUNT_KEY") and not is_secret_storage_option(
         "aws_region"
     )
+
+
+def test_a_cache_is_of_any_service_and_no_option_of_the_library():
+    """It has a size if none is given."""
+    for service in SERVICES:
+        given = {"CACHE_DIR": "/a/../c", "cache_bytes": "7000000"}
+        options = StorageOptions.parse(service, given, "x://b")
+        assert options.cache == (Path("/c"), 7_000_000)
+        assert options.arguments("x://b", {}) == {"config": {}}
+    home = StorageOptions.parse(S3, {"cache_dir": "~/c"}, "s3://b").cache
+    assert home is not None and home[0] == Path.home() / "c" and home[1] >= 1 << 30
+    assert StorageOptions.parse(S3, {}, "s3://b").cache is None
 
 
 def arguments(environment: dict[str, str], **options: str) -> dict[str, Any]:
