@@ -163,15 +163,17 @@ def create_delta_files(
     for start in range(0, len(parts), _OPEN_FILES_MAX):
         some = parts[start : start + _OPEN_FILES_MAX]
         with ExitStack() as stack:
-            written = []
+            sinks, written = [], []
             for folder, rows in some:
                 sink = stack.enter_context(files.sink(folder, kind))
                 timestamp = _common_timestamp(rows)
                 stored = rows if timestamp is None else replace(rows, timestamps=None)
                 _write(sink, stored)
-                written.append((sink, stored, timestamp))
-            for sink, stored, timestamp in written:
-                meta = _describe(sink.finish(), stored)
+                sinks.append(sink)
+                written.append((stored, timestamp))
+            refs = files.storage.side_by_side(lambda sink: sink.finish(), sinks)
+            for ref, (stored, timestamp) in zip(refs, written, strict=True):
+                meta = _describe(ref, stored)
                 metas.append(meta if timestamp is None else meta.stamped(timestamp))
     return metas
 

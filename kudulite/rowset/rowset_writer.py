@@ -180,16 +180,16 @@ class _OpenRowSet:
     def close(self) -> RowSetMeta:
         """Write the other files; return the rowset's entry."""
         self._base.close()
-        base = self._sink.finish()
-        self.sinks.close()
         images = RowImages.concat(self._parts)
         keys = images.keys
-        with self._files.sink(self._folder, "key") as sink:
-            write_key_index(sink, keys)
-            key_index = sink.finish()
-        with self._files.sink(self._folder, "bloom") as sink:
-            write_bloom(sink, keys)
-            bloom = sink.finish()
+        key_sink = self.sinks.enter_context(self._files.sink(self._folder, "key"))
+        write_key_index(key_sink, keys)
+        bloom_sink = self.sinks.enter_context(self._files.sink(self._folder, "bloom"))
+        write_bloom(bloom_sink, keys)
+        sinks = [self._sink, key_sink, bloom_sink]
+        storage = self._files.storage
+        base, key_index, bloom = storage.side_by_side(lambda sink: sink.finish(), sinks)
+        self.sinks.close()
         meta = RowSetMeta(
             id=self._folder.name,
             row_count=len(keys),

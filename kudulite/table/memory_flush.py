@@ -23,8 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kudulite.chain.manifest import Manifest, Origin, TabletEntry
-from kudulite.delta.delta_file import create_delta_file
-from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.delta.delta_file import create_delta_files
 from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
@@ -227,17 +226,18 @@ def _flushed_entry(
 def _write_files(files: NewFiles, memory: MemStores) -> _FlushedTablet:
     """Write everything that memory holds now to files in the tablet's folder; not durable yet."""
     position, timestamp, tablet = memory.view()
-    rowsets = [_with_redo(files, tablet, rowset) for rowset in tablet.disk_rowsets]
+    rowsets = _with_redo(files, tablet)
     if tablet.memrowset is not None:
         image, folder = flush_image(tablet.memrowset), tablet.folder / ROWSET_FOLDER
         rowsets += write_rowsets(files, folder, memory.schema, image)
     return _FlushedTablet(memory.base, tuple(rowsets), position, timestamp)
 
 
-def _with_redo(files: NewFiles, tablet: Tablet, rowset: DiskRowSet) -> RowSetMeta:
-    """Write a rowset's DeltaMemStore as its newest REDO file."""
-    if rowset.dms is None:
-        return rowset.meta
-    folder = tablet.folder / ROWSET_FOLDER / rowset.meta.id
-    redo = create_delta_file(files, folder, "redo", rowset.dms.to_rows())
-    return rowset.meta.with_redo((redo,))
+def _with_redo(files: NewFiles, tablet: Tablet) -> list[RowSetMeta]:
+    """Write the DeltaMemStore of each rowset as its newest REDO file; return all rowsets."""
+    changed = {rowset.meta.id: rowset.dms for rowset in tablet.disk_rowsets if rowset.dms}
+    folder = tablet.folder / ROWSET_FOLDER
+    parts = [(folder / rowset_id, dms.to_rows()) for rowset_id, dms in changed.items()]
+    redo = dict(zip(changed, create_delta_files(files, "redo", parts), strict=True))
+    metas = [rowset.meta for rowset in tablet.disk_rowsets]
+    return [meta.with_redo((redo[meta.id],)) if meta.id in redo else meta for meta in metas]
