@@ -37,6 +37,7 @@ from kudulite.storage.names import (
     version_of,
 )
 from kudulite.storage.storage import Storage, is_taken
+from kudulite.storage.table_folders import FOLDERS_NAME
 
 _HINT = re.compile(rb"[0-9]{1,20}\s*")
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -188,3 +189,17 @@ def how_to_recall(storage: Storage, root: Path, name: str, table_id: str | None 
                 f" client.recall_table({table.id!r}) brings it back"
             )
     return ""
+
+
+def how_to_copy(storage: Storage, root: Path, name: str) -> str:
+    """Return a sentence about tables that were copied by hand from another kind of storage."""
+    is_directory = storage.table_names(root) is None
+    if not storage.is_folder(
+        root / (FOLDERS_NAME if is_directory else f"{name}/{MANIFEST_FOLDER}")
+    ):
+        return ""
+    other = "an object store" if is_directory else "a directory"
+    return (
+        f"; the files here were copied from {other}, whose tables have other files: copy each of"
+        " them from there with Table.copy_to, or with kudulite copy"
+    )

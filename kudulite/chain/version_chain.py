@@ -42,6 +42,7 @@ from kudulite.chain.folder import (
     check_has_no_lost_table,
     contents,
     hinted_version,
+    how_to_copy,
     how_to_recall,
     listed_versions,
 )
@@ -178,6 +179,7 @@ class TableChain(ABC):
             check_has_no_lost_table(self.storage, self.folder)
             folder = self.table_folder or self.folder
             advice = how_to_recall(self.storage, folder.parent, self.name, self._table_id)
+            advice += how_to_copy(self.storage, folder.parent, self.name)
             found = contents(self.storage, folder)
             raise TableNotFoundError(f"{folder} is not a kudulite table: {found}{advice}")
         if versions[-1] < published:

@@ -35,6 +35,7 @@ import pyarrow as pa
 from kudulite.chain.folder import (
     SoftDeletedTable,
     check_has_no_lost_table,
+    how_to_copy,
     how_to_recall,
     is_refused,
     listed_versions,
@@ -243,11 +244,11 @@ class Client:
         has no right to list. Raises StorageError.
         """
         storage, found = self._environment.storage, []
-        if not storage.is_folder(self.root):
-            raise StorageError(errno.ENOENT, f"cannot list {self.root}: it does not exist")
         known = storage.table_names(self.root)
         if known is not None:
             return [name for name in known if (match_substring or "") in name]
+        if not storage.is_folder(self.root):
+            raise StorageError(errno.ENOENT, f"cannot list {self.root}: it does not exist")
         for place in storage.entries(self.root):
             if (match_substring or "") not in place.name or place.name.startswith("."):
                 continue
@@ -283,6 +284,7 @@ class Client:
             check_has_no_lost_table(store.storage, store.folder)
             listed = ", ".join(self.list_tables()) or "none"
             advice = how_to_recall(store.storage, self.root, table_name)
+            advice += how_to_copy(store.storage, self.root, table_name)
             raise TableNotFoundError(
                 f"no table {table_name!r} in {self.root}; tables: {listed}{advice}"
             )
