@@ -11,8 +11,9 @@ more bytes than `capacity_bytes`; readers that have one mapped keep it.
 Nothing depends on the folder. Its files may be removed at any time, and where the disk is full or
 refuses, objects are read from the store as if there were no cache.
 
-**Damage**: the length of a file is compared each time. The CRC is compared when it is written, and
-when a file is opened that is read as a whole.
+**Damage**: the length of a file is compared each time. The CRC is compared when it is written, when
+a file is opened that is read as a whole, and when a process first opens one up to 64 MiB. Parts of
+larger files have checksums of their own.
 
 **Threads**: any, and any process.
 """
@@ -44,6 +45,8 @@ _LISTED_FRACTION = 16
 _ABANDONED_SECONDS = 3600.0
 # After the disk has refused a file, no other one is written for so long.
 _REFUSED_SECONDS = 60.0
+_CHECKED_BYTES_MAX = 64 << 20
+_CHECKED_FILES_MAX = 1 << 16  # with more, all are compared anew
 # Files that are written at once in the background.
 _FILLS_MAX = 2
 
@@ -58,6 +61,7 @@ class FileCache:
         self._size_bytes: int | None = None  # as far as this process knows
         self._unlisted_bytes = 0
         self._refused_until = 0.0
+        self._checked: set[str] = set()  # names of files whose CRC this process has compared
         self.fills = threading.BoundedSemaphore(_FILLS_MAX)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -78,11 +82,14 @@ class FileCache:
         With `is_verified` its CRC is compared. A file that is not as it was written is removed.
         """
         file = self._file(path, ref)
+        is_new = ref.length <= _CHECKED_BYTES_MAX and file.name not in self._checked
         try:
             source = LocalStorage().open_whole(file, ref)
-            if is_verified and zlib.crc32(source.content()) != ref.crc32:
+            if (is_verified or is_new) and zlib.crc32(source.content()) != ref.crc32:
                 _remove(file)
                 return None
+            if is_new:
+                self._note_checked(file)
             with contextlib.suppress(OSError):
                 os.utime(file)  # that it is used
         except KuduliteError as error:
@@ -124,6 +131,11 @@ class FileCache:
             _remove(temporary)
         self._added(length)
         return True
+
+    def _note_checked(self, file: Path) -> None:
+        if len(self._checked) >= _CHECKED_FILES_MAX:
+            self._checked.clear()
+        self._checked.add(file.name)
 
     def _refused(self, temporary: Path) -> bool:
         self._refused_until = time.monotonic() + _REFUSED_SECONDS

@@ -95,11 +95,15 @@ def test_processes_keep_objects_in_a_folder(object_server: ObjectServer, tmp_pat
         os.utime(path, (1, 1))
     assert read("second") == 35_007
     assert any(path.stat().st_mtime > 1 for path in kept)
-    for path in kept:
-        path.write_bytes(path.read_bytes()[:-1])
-    assert read("third") == 35_007
+    for process, damage in (
+        ("third", lambda old: old[:-1]),
+        ("fourth", lambda old: b"x" * len(old)),
+    ):
+        for path in [path for path in folder.iterdir() if not path.name.startswith(".")]:
+            path.write_bytes(damage(path.read_bytes()))
+        assert read(process) == 35_007
     shutil.rmtree(folder)
-    assert read("fourth") == 35_007
+    assert read("fifth") == 35_007
     with pytest.raises(OptionError, match="is a directory, which has no storage options"):
         kudulite.connect(tmp_path / "d", storage_options={"cache_dir": str(folder)})
 
