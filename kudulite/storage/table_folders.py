@@ -1,7 +1,7 @@
 """The table folders of a directory of tables in an object store, which has no folders to move.
 
     <root>/.tables/<number>.json     {"folders_version": 1, "number": n, "folders": {"metrics": id}}
-    <root>/.tables/hint              one of the numbers, near the highest
+    <root>/.tables/hint              a copy of one of them, near the highest number
     <root>/.tables/<id>/             the objects of one table
 
 The file of the highest number says at which path each table is, and is complete. A change makes the
@@ -147,8 +147,7 @@ class TableFolders:
         for _ in range(_LOOKS_MAX):
             before = self._seen
             if before is None or before.number == 0:
-                found = self._read_from(self._hinted())
-                found = found or self._read_from(max(self._numbers(), default=0))
+                found = self._found()
             else:
                 found = self._read_from(before.number)
                 if found[:1] != [before]:  # it was removed, or is another file of its number
@@ -164,14 +163,38 @@ class TableFolders:
         found = self._storage.side_by_side(self._read, numbers)
         return [each for each in itertools.takewhile(lambda each: each is not None, found) if each]
 
-    def _hinted(self) -> int:
-        """Return the number in the hint, -1 without one."""
-        content = read_if_there(self._storage, self._folder / HINT_NAME)
-        return int(content) if content is not None and content.isdigit() else -1
+    def _found(self) -> list[_Seen]:
+        """Read the newest file, of which nothing is known: mostly the hint is a copy of it."""
 
-    def _numbers(self) -> list[int]:
+        def read(is_hint: bool) -> tuple[_Seen | None, int]:
+            return (self._hint(), 0) if is_hint else (None, self._highest())
+
+        (hint, _), (_, newest) = self._storage.side_by_side(read, [True, False])
+        if hint is not None and hint.number > newest:  # perhaps it came in between
+            newest = self._highest()
+            if hint.number > newest:
+                raise CorruptionError(
+                    f"{self._folder}: the newest file has number {newest}, but number"
+                    f" {hint.number} was there; put {self._path(hint.number).name} back, of which"
+                    f" {HINT_NAME!r} is a copy, or delete that if the tables were removed by hand"
+                )
+        if hint is not None and hint.number == newest:
+            return [hint]
+        return self._read_from(newest)
+
+    def _hint(self) -> _Seen | None:
+        """Return the copy in the hint, None without one."""
+        path = self._folder / HINT_NAME
+        content = read_if_there(self._storage, path)
+        try:
+            return None if content is None else _decoded(content, str(path))
+        except CorruptionError:
+            return None
+
+    def _highest(self) -> int:
+        """Return the highest number, 0 if there is none."""
         names = [path.stem for path in self._storage.entries(self._folder)]
-        return [int(name) for name in names if name.isdecimal()]
+        return max((int(name) for name in names if name.isdecimal()), default=0)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:020d}.json"
@@ -184,14 +207,12 @@ class TableFolders:
         content = read_if_there(self._storage, path)
         if content is None:
             return None
-        body = decode_checked_json(content, str(path), "a list of table folders")
-        with readable(str(path), "a list of table folders"):
-            subject = f"{path}: list of table folders"
-            check_format_version(subject, body["folders_version"], _FOLDERS_VERSION)
-            if body["number"] != number:
-                raise ValueError(f"number {body['number']!r}, expected {number}")
-            folders = {str(key): checked_name(id, "place") for key, id in body["folders"].items()}
-            return _Seen(number, folders, str(body["id"]))
+        found = _decoded(content, str(path))
+        if found.number != number:
+            raise CorruptionError(
+                f"{path}: a list of table folders of number {found.number}, expected {number}"
+            )
+        return found
 
     def change(self, build: Callable[[dict[str, str]], None]) -> None:
         """Make the next number: `build` changes a copy of the newest, perhaps several times.
@@ -209,7 +230,8 @@ class TableFolders:
                 "id": uuid.uuid4().hex,  # so that a process knows its own file again
                 "folders": folders,
             }
-            if not self._storage.put_if_absent(self._path(number), encode_checked_json(body)):
+            content = encode_checked_json(body)
+            if not self._storage.put_if_absent(self._path(number), content):
                 continue
             if self._read(seen.number) != seen:
                 self._storage.delete(self._path(number))
@@ -217,7 +239,7 @@ class TableFolders:
                 continue
             self._seen = _Seen(number, folders, body["id"])
             with suppress(StorageError):  # without it the folder is listed
-                self._storage.put_hint(self._folder / HINT_NAME, b"%d" % number)
+                self._storage.put_hint(self._folder / HINT_NAME, content)
             self._remove_superseded()
             return
         raise StorageError(errno.EAGAIN, f"cannot change {self._folder}: others were faster")
@@ -230,6 +252,16 @@ class TableFolders:
             if successor.age_seconds < _KEPT_SECONDS:
                 break
             self._storage.delete(each.path)
+
+
+def _decoded(content: bytes, path: str) -> _Seen:
+    """Return the list in a file. Raises CorruptionError, FormatVersionError."""
+    body = decode_checked_json(content, path, "a list of table folders")
+    with readable(path, "a list of table folders"):
+        subject = f"{path}: list of table folders"
+        check_format_version(subject, body["folders_version"], _FOLDERS_VERSION)
+        folders = {str(key): checked_name(id, "place") for key, id in body["folders"].items()}
+        return _Seen(int(body["number"]), folders, str(body["id"]))
 
 
 def _below(names: Folders, key: str) -> list[str]:

@@ -67,9 +67,9 @@ def warm(place: Place) -> Table:
     return table
 
 
-def test_a_table_is_opened_in_four_rounds(place: Place, rounds: Callable):
-    """The hint of the names, the names, the hint of the versions, and the newest version."""
-    assert rounds(lambda: place.client().table("t")) == 4
+def test_a_table_is_opened_in_three_rounds(place: Place, rounds: Callable):
+    """The names, the hint of the versions, and the newest version."""
+    assert rounds(lambda: place.client().table("t")) == 3
 
 
 def test_a_read_looks_once_for_a_newer_version(place: Place, rounds: Callable):

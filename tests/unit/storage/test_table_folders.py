@@ -139,6 +139,7 @@ def test_a_damaged_list_is_an_error_that_names_it(storage: ObjectStorage):
     make(storage, "a")
     path = ROOT / FOLDERS_NAME / f"{1:020d}.json"
     good = storage.read(path)
+    storage.delete(ROOT / FOLDERS_NAME / "hint")
     for text in (good.replace(b'"a"', b'"b"'), b"{}", b""):
         storage.put_hint(path, text)
         with pytest.raises(CorruptionError, match="0001.json"):
@@ -147,3 +148,22 @@ def test_a_damaged_list_is_an_error_that_names_it(storage: ObjectStorage):
     storage.put_hint(path, good)
     with pytest.raises(CorruptionError, match="number 1, expected 2"):
         TableFolders(storage, ROOT).newest()
+
+
+def test_the_hint_is_a_copy_of_the_newest_list(storage: ObjectStorage):
+    """Of an older one, or damaged, it is not used; a list that is lost is missed."""
+    make(storage, "a")
+    hint = ROOT / FOLDERS_NAME / "hint"
+    older = storage.read(hint)
+    make(storage, "b")
+    newer = storage.read(hint)
+    assert newer == storage.read(ROOT / FOLDERS_NAME / f"{2:020d}.json") != older
+    for text in (newer, older, newer[:-1], b"2", b""):
+        storage.put_hint(hint, text)
+        assert TableFolders(storage, ROOT).table_names() == ["a", "b"]
+    storage.put_hint(hint, newer)
+    storage.delete(ROOT / FOLDERS_NAME / f"{2:020d}.json")
+    with pytest.raises(CorruptionError, match="has number 1, but number 2 was there; put 0+2.json"):
+        TableFolders(storage, ROOT).newest()
+    storage.put(ROOT / FOLDERS_NAME / f"{2:020d}.json", newer)
+    assert TableFolders(storage, ROOT).table_names() == ["a", "b"]
