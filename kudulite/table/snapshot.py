@@ -151,7 +151,7 @@ def choose_snapshot(store: TableStore, at: Any, *, may_be_ancient: bool = False)
     Raises TimestampError for a time ahead of the clock and, unless it `may_be_ancient`, before the
     table was created or before the ancient history mark.
     """
-    manifest, _, now = present(store)
+    manifest, _, now = present(store, at if isinstance(at, int) else TIMESTAMP_MAX)
     if at is None:
         return now
     timestamp = moment_of(store, manifest, at)
