@@ -247,8 +247,9 @@ def repartition_for(
     There are as many partitions as tablets by default; with fewer, each holds whole tablets. Rows
     that belong to no tablet (a NULL in the key, a key outside every range) are kept: the write
     refuses them and names them. Raises SchemaError if a key column is missing."""
-    spark = df.sparkSession
-    table = table_in_session(spark, absolute_path(path, start_directory(spark)))
+    place = absolute_path(path, start_directory(df.sparkSession))
+    options = session_storage_options(df.sparkSession, place)
+    table = open_table(place, storage_options=options)
     schema = table.schema
     where = f"table {str(table.path)!r}: the DataFrame"
     own_names = {find_name(name, schema.names, where): name for name in df.columns}
@@ -261,7 +262,6 @@ def repartition_for(
             f" key is ({', '.join(schema.key_names)})"
         )
     keys = [df[own_names[name]].try_cast(spark_type(schema.column(name).type)) for name in names]
-    options = session_storage_options(spark, str(table.path))
     number = _tablet_number(str(table.path), names, options)(*keys)
     return df.repartitionById(task_count or table.tablet_count, number)
 

@@ -31,11 +31,11 @@ from kudulite_spark.kudu_options import PREFIX, table_path
 from kudulite_spark.options import (
     absolute_path,
     catalog_of,
+    session_source_options,
     session_storage_options,
     table_in_session,
 )
 from kudulite_spark.session import activate, start_directory
-from kudulite_spark.storage_settings import source_options
 from kudulite_spark.types import table_schema
 
 logger = logging.getLogger("kudulite.spark")
@@ -181,7 +181,8 @@ class KuduContext:
     @property
     def syncClient(self) -> Client:
         """The client of the directory, for everything that needs no Spark."""
-        return catalog_of(table_path(self.root, "any"), self._storage_options)[0]
+        storage_options = session_storage_options(self.spark, self.root)
+        return catalog_of(table_path(self.root, "any"), storage_options)[0]
 
     def tableExists(self, tableName: str) -> bool:
         """Whether there is a table of that name."""
@@ -231,8 +232,7 @@ class KuduContext:
         As in kudu-spark, no column and `*` mean all. Classic Spark only: Connect has no RDDs.
         """
         activate(self.spark)
-        given = _source_options(options) | source_options(self._storage_options)
-        reader = self.spark.read.format("kudulite").options(**given)
+        reader = self.spark.read.format("kudulite").options(**self._source_options(options))
         frame = reader.load(self._path(tableName))
         columns = list(columnProjection)
         if columns and columns != ["*"]:
@@ -293,9 +293,8 @@ class KuduContext:
         """Return the path of an existing table. Raises TableNotFoundError."""
         return str(table_in_session(self.spark, table_path(self.root, name)).path)
 
-    @property
-    def _storage_options(self) -> dict[str, str]:
-        return session_storage_options(self.spark, self.root)
+    def _source_options(self, options: KuduReadOptions | KuduWriteOptions | None) -> dict[str, str]:
+        return _source_options(options) | session_source_options(self.spark, self.root)
 
     def _write(
         self, operation: str, data: DataFrame, name: str, options: KuduWriteOptions | None
@@ -304,8 +303,8 @@ class KuduContext:
         activate(data.sparkSession)
         if options is not None and options.repartition:
             data = repartition_for(data, path)
-        given = _source_options(options) | source_options(self._storage_options)
-        writer = data.write.format("kudulite").mode("append").options(**given)
+        writer = data.write.format("kudulite").mode("append")
+        writer = writer.options(**self._source_options(options))
         writer.option("operation", operation).save(path)
 
 

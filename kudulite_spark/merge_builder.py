@@ -38,11 +38,10 @@ from kudulite_spark.literals import literal
 from kudulite_spark.options import (
     READ_AT,
     absolute_path,
-    session_storage_options,
+    session_source_options,
     table_in_session,
 )
 from kudulite_spark.session import activate, start_directory
-from kudulite_spark.storage_settings import source_options
 from kudulite_spark.types import find_column, find_name, is_writable, spark_type
 
 _MATCHED, _NOT_MATCHED = "WHEN MATCHED", "WHEN NOT MATCHED"
@@ -169,7 +168,7 @@ class MergeBuilder:
         spark = self._source.sparkSession
         activate(spark)
         table = table_in_session(spark, self._path)
-        storage = source_options(session_storage_options(spark, self._path))
+        storage = session_source_options(spark, self._path)
         # Planning a read settles its moment; no row is read.
         moment = str(int(table.scan(columns=[]).timestamp))
         reader = spark.read.format("kudulite").options(**storage)

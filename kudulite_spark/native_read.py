@@ -80,12 +80,11 @@ from kudulite_spark.options import (
     absolute_path,
     is_address,
     parse_names,
-    session_storage_options,
+    session_source_options,
     table_in_session,
 )
 from kudulite_spark.reader import encoded_tokens
 from kudulite_spark.session import activate, has_front, start_directory
-from kudulite_spark.storage_settings import source_options
 from kudulite_spark.types import column_names, find_all, spark_schema, spark_type
 
 # The call reads the changes of all columns, before it knows the query. For up to about a twentieth
@@ -182,7 +181,7 @@ def read_table(
     needed = list(dict.fromkeys([*names, *compared]))
     # Spark reads files of a store with a library and credentials of its own.
     is_readable = (lambda file: False) if is_address(place) else FileReader.of(spark).is_readable
-    storage = source_options(session_storage_options(spark, place))
+    storage = session_source_options(spark, place)
     front = with_overlays = has_front(spark)
     frame = None
     while frame is None:  # once, or again without overlays

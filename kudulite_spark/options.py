@@ -34,6 +34,7 @@ from kudulite_spark.storage_settings import (
     HADOOP_PREFIX,
     SESSION_PREFIX,
     front_settings,
+    source_options,
     storage_name,
     storage_options,
 )
@@ -536,6 +537,11 @@ def session_storage_options(spark: SparkSession, path: str) -> dict[str, str]:
     return storage_options(
         path, {}, {name: settings[name] for name in settings if name.lower().startswith(prefixes)}
     )
+
+
+def session_source_options(spark: SparkSession, path: str) -> dict[str, str]:
+    """Return the same as options of a read or write of the path. Raises OptionError."""
+    return source_options(session_storage_options(spark, path))
 
 
 def table_in_session(spark: SparkSession, path: str) -> Table:

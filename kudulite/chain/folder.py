@@ -193,12 +193,12 @@ def how_to_recall(storage: Storage, root: Path, name: str, table_id: str | None 
 
 def how_to_copy(storage: Storage, root: Path, name: str) -> str:
     """Return a sentence about tables that were copied by hand from another kind of storage."""
-    is_directory = storage.table_names(root) is None
-    if not storage.is_folder(
-        root / (FOLDERS_NAME if is_directory else f"{name}/{MANIFEST_FOLDER}")
-    ):
+    if storage.table_names(root) is None:
+        other, folder = "an object store", root / FOLDERS_NAME
+    else:
+        other, folder = "a directory", root / name / MANIFEST_FOLDER
+    if not storage.is_folder(folder):
         return ""
-    other = "an object store" if is_directory else "a directory"
     return (
         f"; the files here were copied from {other}, whose tables have other files: copy each of"
         " them from there with Table.copy_to, or with kudulite copy"

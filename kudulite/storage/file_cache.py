@@ -129,6 +129,7 @@ class FileCache:
                     return self._refused(temporary)
         finally:
             _remove(temporary)
+        self._note_checked(self._file(path, ref))
         self._added(length)
         return True
 

@@ -1,4 +1,4 @@
-"""Files of tables that were copied by hand between a directory and a store: said, not taken."""
+"""Tables whose files were copied by hand between a directory and a store: an error names them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = pa.table({"k": [1, 2], "v": [3, 4]})
 def test_a_copy_of_files_is_named_as_such(
     tmp_path: Path, made: type[Storage], read: type[Storage], origin: str
 ):
-    """With how tables are copied; a table of an empty directory is just not there."""
+    """The error says how to copy tables. In an empty directory a table is only reported missing."""
     root = tmp_path / "tables"
     table = Client(root, environment(made())).create_table("t", ROWS.schema, primary_key="k")
     table.insert(ROWS)

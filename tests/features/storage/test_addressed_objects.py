@@ -25,7 +25,7 @@ pytestmark = pytest.mark.full
 
 
 def options_of(server: ObjectServer) -> dict[str, str]:
-    """Those of a test that waits for refusals."""
+    """The options of a test in which requests are refused: they are tried again only once."""
     return server.options | {"max_retries": "1"}
 
 
@@ -75,7 +75,7 @@ def test_another_process_reads_by_the_pickle(object_server: ObjectServer):
 
 
 def test_processes_keep_objects_in_a_folder(object_server: ObjectServer, tmp_path: Path):
-    """What one has read, the next one reads there; without the folder it reads from the store."""
+    """A process uses the files that another one has left; without the folder it asks the store."""
     root, folder = f"s3://{object_server.bucket}/kept", tmp_path / "cache"
     options = options_of(object_server) | {"cache_dir": str(folder), "cache_bytes": "100000000"}
     rows = pa.table({"id": range(5_000), "n": [7] * 5_000})

@@ -151,7 +151,7 @@ def test_a_damaged_list_is_an_error_that_names_it(storage: ObjectStorage):
 
 
 def test_the_hint_is_a_copy_of_the_newest_list(storage: ObjectStorage):
-    """Of an older one, or damaged, it is not used; a list that is lost is missed."""
+    """A hint that is old or damaged is not used. If the newest list is lost, an error says so."""
     make(storage, "a")
     hint = ROOT / FOLDERS_NAME / "hint"
     older = storage.read(hint)
