@@ -13,6 +13,7 @@ the one that was current at the ancient history mark, because a read at the mark
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.chain.manifest import Manifest, PartitionedTablets, TabletEntry
-from kudulite.errors import RowError, SchemaError
+from kudulite.errors import KuduliteError, RowError, SchemaError
 from kudulite.model.aliases import Key, Keys, Moment, Row
 from kudulite.model.column_cast import cast_to_column
 from kudulite.model.encoded_key import decode_key, encode_keys
@@ -97,10 +98,32 @@ class KeyLookup:
 
     def get(self, key: Key, at: Moment | None) -> Row | None:
         """Return the row of `key` as a dict, or None."""
-        timestamp = TIMESTAMP_MAX if at is None else choose_snapshot(self.store, at)
-        manifest = self.store.newest() if at is None else self.store.chain.newest_at(timestamp)
-        schema, columns = self._columns_at(timestamp, manifest)
         self.store.metrics.gets += 1
+        if at is None:
+            return self._row(key, self._newest(key), TIMESTAMP_MAX)
+        timestamp = choose_snapshot(self.store, at)
+        return self._row(key, self.store.chain.newest_at(timestamp), timestamp)
+
+    def _newest(self, key: Key) -> Manifest:
+        """Return the newest version.
+
+        While a store is asked for it, the row is read as it was seen last: that opens its files.
+        """
+        storage = self.store.storage
+        if storage.requests_at_once == 1:
+            return self.store.newest()
+
+        def read_last() -> None:
+            with suppress(KuduliteError):
+                self._row(key, self.store.chain.newest_at(0), TIMESTAMP_MAX)
+
+        steps: list[Callable[[], Any]] = [self.store.newest, read_last]
+        newest: Manifest = storage.side_by_side(lambda step: step(), steps)[0]
+        return newest
+
+    def _row(self, key: Key, manifest: Manifest, timestamp: int) -> Row | None:
+        """Return a row of a version; with TIMESTAMP_MAX as it is now, or was at its time."""
+        schema, columns = self._columns_at(timestamp, manifest)
         values, encoded = _encoded_key(key, schema, self.store.name)
         values = _named_now(values, manifest)
         found = None
@@ -110,7 +133,7 @@ class KeyLookup:
                 entry = tablets[index]
                 tablet = (
                     read_tablet(self.store, entry, manifest.timestamp)  # was looked for just now
-                    if at is None
+                    if timestamp == TIMESTAMP_MAX
                     else tablet_at(self.store, entry, timestamp)
                 )
                 found = tablet.locate_one(encoded, schema.key_width, timestamp)
