@@ -36,11 +36,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from kudulite.basefile.block_cache import VerifiedParts
 from kudulite.errors import CorruptionError
 from kudulite.model.key_array import KeyArray
 from kudulite.model.key_hash import hash64_one
 from kudulite.storage.checked_json import check_crc32, check_format_version
-from kudulite.storage.storage import Sink
+from kudulite.storage.storage import FileRef, Sink, Storage
 
 _CHUNK_ROWS = 32768  # the arrays of one chunk stay in the processor's cache
 _WORD_BITS = 32
@@ -99,6 +100,13 @@ class BloomFilter:
         Every byte is checked, unless `content` was compared with a checksum of the whole file.
         """
         self._filter = _LoadedFilter(memoryview(content), path, is_verified)
+
+    @staticmethod
+    def load(storage: Storage, path: Path, ref: FileRef, verified: VerifiedParts) -> BloomFilter:
+        """Open a file, whose CRC is compared once in a process. Raises CorruptionError."""
+        content = storage.open_whole(path, ref).content()
+        verified.check_whole(str(path), ref, content)
+        return BloomFilter(path, content, is_verified=True)
 
     @property
     def key_count(self) -> int:

@@ -32,9 +32,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -246,10 +245,10 @@ class DiskRowSet(RowSet):
         }
         group_rows = self.meta.rows_per_group
         for group in range(start // group_rows, (stop - 1) // group_rows + 1):
-            group_start = group * group_rows
-            group_stop = min(group_start + group_rows, self.meta.row_count)
             if not checked or self._may_match(spec, checked, group):
-                yield Block(group, max(start, group_start), min(stop, group_stop))
+                first = group * group_rows
+                end = first + self.meta.rows_in_group(group)
+                yield Block(group, max(start, first), min(stop, end))
 
     def rowids_between(self, lower: bytes | None, upper: bytes | None) -> tuple[int, int]:
         """Return the first row id whose key is ≥ `lower`, and the first whose key is ≥ `upper`."""
@@ -270,8 +269,7 @@ class DiskRowSet(RowSet):
 
     def _is_short(self, block: Block) -> bool:
         """Return whether a block is a small part of its row group."""
-        first = block.row_group * self.meta.rows_per_group
-        group_rows = min(self.meta.row_count - first, self.meta.rows_per_group)
+        group_rows = self.meta.rows_in_group(block.row_group)
         return block.row_count <= min(PAGE_ROWS, group_rows // 2)
 
     def rowids_of(self, block: Block) -> np.ndarray:
@@ -333,13 +331,12 @@ class DiskRowSet(RowSet):
         ]
 
     def _may_match(self, spec: ScanSpec, column_ids: Mapping[str, int], group: int) -> bool:
-        start = group * self.meta.rows_per_group
-        stop = min(start + self.meta.rows_per_group, self.meta.row_count)
+        row_count = self.meta.rows_in_group(group)
 
         def statistics(name: str) -> Statistics | None:
             column_id = column_ids.get(name)
             found = None if column_id is None else self.base.statistics(column_id, group)
-            return None if found is None else (*found, stop - start)
+            return None if found is None else (*found, row_count)
 
         return spec.row_predicates.may_match(statistics)
 
@@ -380,18 +377,22 @@ class DiskRowSet(RowSet):
         index = KeyIndex(self.storage, path, ref, self.meta.row_count, self._cache.verified)
         return index, index.nbytes + self.storage.kept_bytes(ref)
 
+    def key_loads(self, timestamp: int) -> Iterator[Callable[[], object]]:
+        """Yield what opens all that the lookup of a key may need."""
+        yield partial(self._cache.get_or_load, self._bloom_path, self._load_bloom)
+        yield from self._loads([timestamp], None, with_keys=True)
+
     def _bloom(self, timestamp: int) -> BloomFilter:
         """Return the filter; with a small key index, all that may be needed then is read beside."""
-        load = partial(self._cache.get_or_load, self._bloom_path, self._load_bloom)
         if self.meta.key_index.length <= _SMALL_BYTES:
-            self.storage.prefetch(chain([load], self._loads([timestamp], None, with_keys=True)))
-        return cast(BloomFilter, load())
+            self.storage.prefetch(self.key_loads(timestamp))
+        found: BloomFilter = self._cache.get_or_load(self._bloom_path, self._load_bloom)
+        return found
 
     def _load_bloom(self) -> tuple[BloomFilter, int]:
         path, ref = self.folder / self.meta.bloom.name, self.meta.bloom
-        content = self.storage.open_whole(path, ref).content()
-        self._cache.verified.check_whole(self._bloom_path, ref, content)
-        return BloomFilter(path, content, is_verified=True), self.storage.kept_bytes(ref)
+        bloom = BloomFilter.load(self.storage, path, ref, self._cache.verified)
+        return bloom, self.storage.kept_bytes(ref)
 
 
 class BaseColumns:

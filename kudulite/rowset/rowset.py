@@ -11,7 +11,7 @@ row of many rowsets; it is live in at most one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +79,10 @@ class RowSet(ABC):
     def is_key_index_open(self) -> bool:
         """Whether lookups need not wait for a file with the keys; in memory there is none."""
         return True
+
+    def key_loads(self, timestamp: int) -> Iterable[Callable[[], object]]:
+        """Return what opens all that the lookup of a key may need; in memory nothing."""
+        return ()
 
     @abstractmethod
     def find(self, keys: KeyArray, timestamp: int) -> np.ndarray:

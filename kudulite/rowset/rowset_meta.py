@@ -56,6 +56,10 @@ class RowSetMeta(JsonForm):
         """The rows of each row group of base data but the last."""
         return self.group_rows or ROW_GROUP_ROWS
 
+    def rows_in_group(self, number: int) -> int:
+        """Return the rows of one row group."""
+        return min(self.row_count - number * self.rows_per_group, self.rows_per_group)
+
     @property
     def live_row_count(self) -> int:
         """Rows that are not deleted, after all deltas; a rowset never reinserts a deleted row."""

@@ -449,8 +449,11 @@ class ObjectStorage(DurableSteps):
 
         That of an object that was marked as used is the seconds since then.
         """
-        now = time.time() + self._clock_difference(folder)
+        now = time.time()
         listed = list(self._listed(folder))
+        if not listed:
+            return
+        now += self._clock_difference(folder)
         ages = {found["path"]: now - found["last_modified"].timestamp() for found in listed}
         for found in listed:
             name = found["path"]

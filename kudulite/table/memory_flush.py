@@ -104,7 +104,7 @@ def _unflushed(
     def of(found: Present) -> tuple[LogPosition, list[MemStores]]:
         position = found.memory.end
         chosen = [e for e in found.manifest.tablets if tablet_ids is None or e.id in tablet_ids]
-        stores = [found.stores(store, entry) for entry in chosen]
+        stores = store.storage.side_by_side(partial(found.stores, store), chosen)
         return position, [memory for memory in stores if memory is not None]
 
     return of_present(store, of)

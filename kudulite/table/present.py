@@ -104,11 +104,11 @@ def read_tablets(store: TableStore) -> tuple[Present, list[Tablet]]:
     """Return the newest state, and all its tablets with their rows in memory, in order."""
 
     def of(found: Present) -> tuple[Present, list[Tablet]]:
-        tablets = []
-        for entry in found.manifest.tablets:
+        def tablet(entry: TabletEntry) -> Tablet:
             memory = found.stores(store, entry)
-            tablets.append(store.tablet(entry) if memory is None else memory.tablet())
-        return found, tablets
+            return store.tablet(entry) if memory is None else memory.tablet()
+
+        return found, store.storage.side_by_side(tablet, found.manifest.tablets)
 
     return of_present(store, of)
 

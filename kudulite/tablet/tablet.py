@@ -171,11 +171,7 @@ class Tablet:
     ) -> tuple[RowSet, int] | None:
         """Look up one key; returns its rowset and row id, or None."""
         visible = self.visible(timestamp)
-        self._prefetch(
-            partial(rowset.find_one, key, width, timestamp)
-            for rowset in visible.covering(key)
-            if not rowset.is_key_index_open()
-        )
+        self._prefetch(_loads_of_key(visible, key, width, timestamp))
         for rowset in visible.covering(key):
             rowid = rowset.find_one(key, width, timestamp)
             if rowid >= 0:
@@ -237,3 +233,18 @@ class Tablet:
             if rowset.dms is not None:
                 newest = max(newest, rowset.dms.meta.timestamp_max)
         return newest
+
+
+def _loads_of_key(
+    visible: RowSetTree[RowSet], key: bytes, width: int | None, timestamp: int
+) -> Iterator[Callable[[], object]]:
+    """Yield what opens the files that the lookup of a key waits for.
+
+    Where one rowset may have it, the key index is opened beside the bloom filter: the key that one
+    asks for is mostly there.
+    """
+    closed = [rowset for rowset in visible.covering(key) if not rowset.is_key_index_open()]
+    if len(closed) == 1:
+        yield from closed[0].key_loads(timestamp)
+    else:
+        yield from (partial(rowset.find_one, key, width, timestamp) for rowset in closed)

@@ -86,6 +86,7 @@ def collect_garbage(
     """
     table_id = store.upgraded().table_id
     ended = _end_writes(store, staging_grace_seconds)
+    store.storage.remove_hidden(store.place / WRITES_FOLDER)
     store.storage.delete_below(store.place / STAGING_FOLDER)
     _collect_temporaries(store, grace_seconds)
     with of_same_table(store, table_id):
@@ -235,7 +236,6 @@ def _end_writes(store: TableStore, silent_seconds: float, owner: str | None = No
         if is_owned or is_over:
             end_write(store, record.id)
             ended.append(record.id)
-    store.storage.remove_hidden(store.place / WRITES_FOLDER)
     return ended
 
 
