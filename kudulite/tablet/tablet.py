@@ -154,11 +154,12 @@ class Tablet:
         """
         locations = RowLocations.nowhere(len(keys))
         visible = self.visible(timestamp)
-        self._prefetch(
-            partial(rowset.find, keys.slice(start, stop), timestamp)
-            for rowset, start, stop in visible.probe_ranges(keys)
-            if not rowset.is_key_index_open()
-        )
+        if self._waits:
+            self._prefetch(
+                partial(rowset.find, keys.slice(start, stop), timestamp)
+                for rowset, start, stop in visible.probe_ranges(keys)
+                if not rowset.is_key_index_open()
+            )
         for rowset, start, stop in visible.probe_ranges(keys):
             rowids = rowset.find(keys.slice(start, stop), timestamp)
             hits = np.flatnonzero(rowids >= 0)
@@ -171,17 +172,21 @@ class Tablet:
     ) -> tuple[RowSet, int] | None:
         """Look up one key; returns its rowset and row id, or None."""
         visible = self.visible(timestamp)
-        self._prefetch(_loads_of_key(visible, key, width, timestamp))
+        if self._waits:
+            self._prefetch(_loads_of_key(visible, key, width, timestamp))
         for rowset in visible.covering(key):
             rowid = rowset.find_one(key, width, timestamp)
             if rowid >= 0:
                 return rowset, rowid
         return None
 
+    @cached_property
+    def _waits(self) -> bool:
+        """Whether files are waited for, as in a store, and are therefore opened side by side."""
+        return bool(self.disk_rowsets) and self.disk_rowsets[0].storage.requests_at_once > 1
+
     def _prefetch(self, loads: Iterable[Callable[[], object]]) -> None:
-        """Look keys up in several rowsets side by side, where that opens files of a store."""
-        if self.disk_rowsets:
-            self.disk_rowsets[0].storage.prefetch(loads)
+        self.disk_rowsets[0].storage.prefetch(loads)
 
     def changed_since(
         self, keys: KeyArray, timestamp: int, column_ids: Collection[int]
@@ -195,11 +200,12 @@ class Tablet:
         changed = np.zeros(len(keys), dtype=bool)
         newer = [rowset for rowset in self.disk_rowsets if rowset.meta.timestamp_max > timestamp]
         tree = RowSetTree(newer)
-        self._prefetch(
-            partial(rowset.find_any, keys.slice(start, stop))
-            for rowset, start, stop in tree.probe_ranges(keys)
-            if not rowset.is_key_index_open()
-        )
+        if self._waits:
+            self._prefetch(
+                partial(rowset.find_any, keys.slice(start, stop))
+                for rowset, start, stop in tree.probe_ranges(keys)
+                if not rowset.is_key_index_open()
+            )
         for rowset, start, stop in tree.probe_ranges(keys):
             rowids = rowset.find_any(keys.slice(start, stop))
             hits = np.flatnonzero(rowids >= 0)
