@@ -1,5 +1,6 @@
 """Tables for tests of the core, which are checked as a whole when a test ends."""
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.object_server import ObjectServer
+from tests.support.object_server import GIVEN, ObjectServer
 from tests.support.object_server import object_server as running_server
 from tests.support.tables.core_tables import CoreTables
 
@@ -27,6 +28,9 @@ def core() -> Iterator[CoreTables]:
 
 @pytest.fixture(scope="session")
 def object_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
-    """A server that speaks S3, of this process of tests."""
+    """A server that speaks S3, of this process of tests, or the store that is given."""
+    if given := os.environ.get(GIVEN):
+        yield ObjectServer(**json.loads(given))
+        return
     with running_server(tmp_path_factory.mktemp("objects") / "server") as server:
         yield server

@@ -1,4 +1,8 @@
-"""A server that speaks S3, on loopback, one for each process of tests that needs it."""
+"""A server that speaks S3, on loopback, one for each process of tests that needs it.
+
+Where the variable KUDULITE_TEST_STORE has the address and the options of another store, as JSON,
+tests use that (.ci/object_stores).
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import obstore
 from obstore.exceptions import BaseError
-from obstore.store import S3Store
+from obstore.store import from_url
 
+GIVEN = "KUDULITE_TEST_STORE"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _PORTS = ("master.port", "volume.port", "filer.port", "s3.port")
@@ -24,31 +30,40 @@ _PORTS = ("master.port", "volume.port", "filer.port", "s3.port")
 
 @dataclass(frozen=True)
 class ObjectServer:
-    """A server at `endpoint`, with a bucket for tests."""
+    """A bucket or container for tests at an address, and its storage options as a user types them.
 
-    endpoint: str
-    bucket: str = "tests"
+    `endpoint` and `bucket` are those of a server that speaks S3.
+    """
 
-    @property
-    def options(self) -> dict[str, str]:
-        """The storage options of the server, as a user types them."""
-        return {
-            "aws_endpoint_url": self.endpoint,
+    address: str
+    options: dict[str, str]
+
+    @staticmethod
+    def at(endpoint: str) -> ObjectServer:
+        """Return the bucket `tests` of a server that speaks S3 and asks for no signature."""
+        options = {
+            "aws_endpoint_url": endpoint,
             "allow_http": "true",
             "aws_region": "us-east-1",
             "aws_skip_signature": "true",
         }
+        return ObjectServer("s3://tests", options)
 
-    def store(self, prefix: str) -> S3Store:
-        """Return the objects of the bucket below a prefix."""
-        return S3Store(
-            self.bucket,
-            prefix=prefix,
-            endpoint=self.endpoint,
-            region="us-east-1",
-            skip_signature=True,
-            client_options={"allow_http": True},
-        )
+    @property
+    def endpoint(self) -> str:
+        """The server's URL."""
+        return self.options["aws_endpoint_url"]
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket or container."""
+        return self.address.partition("://")[2]
+
+    def store(self, prefix: str) -> Any:
+        """Return the objects below a prefix."""
+        config: dict[str, Any] = dict(self.options)
+        client: Any = {"allow_http": config.pop("allow_http") == "true"}
+        return from_url(f"{self.address}/{prefix}", config=config, client_options=client)
 
 
 @contextmanager
@@ -63,7 +78,7 @@ def object_server(folder: Path) -> Iterator[ObjectServer]:
     options = [f"-{name}={number}" for name, number in zip(names, numbers, strict=True)]
     options += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
     command = shutil.which("weed", path=str(Path(sys.executable).parent)) or "weed"
-    server = ObjectServer(f"http://127.0.0.1:{numbers[len(_PORTS) - 1]}")
+    server = ObjectServer.at(f"http://127.0.0.1:{numbers[len(_PORTS) - 1]}")
     folder.mkdir(parents=True)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(

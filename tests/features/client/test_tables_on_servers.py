@@ -52,7 +52,7 @@ def client(
     object_server: ObjectServer, options: dict[str, str], request: pytest.FixtureRequest
 ) -> kudulite.Client:
     """A directory of tables of this test."""
-    address = f"s3://{object_server.bucket}/{request.node.name}"
+    address = f"{object_server.address}/{request.node.name}"
     return kudulite.connect(address, storage_options=options)
 
 
@@ -148,8 +148,9 @@ def test_the_command_line_takes_addresses(
 ):
     """With the options of the environment."""
     new_table(client).upsert(rows(1, 2, 3))
+    service = "AZURE" if str(client.root).startswith("az:") else "AWS"
     for name, given in options.items():
-        monkeypatch.setenv(name.upper().replace("ALLOW", "AWS_ALLOW"), given)
+        monkeypatch.setenv(name.upper().replace("ALLOW", f"{service}_ALLOW"), given)
     assert [each["name"] for each in value("list", str(client.root))] == ["t"]
     assert value("describe", f"{client.root}/t")["name"] == "t"
     assert value("check", f"{client.root}/t")["row_count"] == 3
