@@ -60,6 +60,7 @@ _WRITE_DIGITS = 16
 # Of a file that is linked or renamed when it is whole.
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
 _WRITE = re.compile(r"([0-9a-f]{32})\.json")
+_TABLET = re.compile(r"[0-9a-f]{32}")
 _DIGITS = rf"[0-9a-f]{{{_WRITE_DIGITS}}}"
 _OF_WRITE = re.compile(rf"(?:(?:{'|'.join(_SUFFIXES)})-)?({_DIGITS})-{_DIGITS}(?:\.[a-z]+)?")
 
@@ -109,6 +110,11 @@ def _new_id(write_id: str | None) -> str:
     if write_id is None:
         return unique
     return f"{write_prefix(write_id)}-{unique[:_WRITE_DIGITS]}"
+
+
+def is_tablet_id(name: str) -> bool:
+    """Whether a name is that of a tablet's folder."""
+    return _TABLET.fullmatch(name) is not None
 
 
 def write_name(write_id: str) -> str:

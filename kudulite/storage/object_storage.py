@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import itertools
 import os
 import tempfile
 import time
@@ -409,9 +410,10 @@ class ObjectStorage(DurableSteps):
         """Whether a path is the folder of a table, or in front of the name of an object."""
         if self._is_table_folder(path):
             return True
+        name = self._name(path)
         with store_errors("list", path):
-            stream = obstore.list(self._store, prefix=self._prefix(path), chunk_size=1)
-            return any(stream)
+            stream = obstore.list(self._store, prefix=self._prefix(path), chunk_size=2)
+            return any(found["path"] != name for found in itertools.chain.from_iterable(stream))
 
     def _prefix(self, folder: Path) -> str | None:
         name = self._name(folder)
@@ -426,6 +428,7 @@ class ObjectStorage(DurableSteps):
             found = obstore.list_with_delimiter(self._store, prefix=self._prefix(folder))
         names = [each["path"] for each in found["objects"]]
         paths = {self._path(name) for name in (*names, *found["common_prefixes"])}
+        paths.discard(folder)  # see `_listed`
         if (folders := self._folders.get(folder)) is not None:
             paths.discard(folder / FOLDERS_NAME)
             paths |= {folder / key.partition("/")[0] for key in folders.newest()}
@@ -442,6 +445,7 @@ class ObjectStorage(DurableSteps):
         return [
             Listed(self._path(each["path"]), each["size"], now - each["last_modified"].timestamp())
             for each in found["objects"]
+            if self._path(each["path"]) != folder
         ]
 
     def files_below(self, folder: Path, *, is_fresh: bool = False) -> Iterator[Listed]:
@@ -450,7 +454,7 @@ class ObjectStorage(DurableSteps):
         That of an object that was marked as used is the seconds since then.
         """
         now = time.time()
-        listed = list(self._listed(folder))
+        listed = self._listed(folder)
         if not listed:
             return
         now += self._clock_difference(folder)
@@ -460,10 +464,22 @@ class ObjectStorage(DurableSteps):
             age_seconds = min(ages[name], ages.get(f"{name}{_TOUCHED}", ages[name]))
             yield Listed(self._path(name), found["size"], age_seconds)
 
-    def _listed(self, folder: Path) -> Iterator[Any]:
+    def _listed(self, folder: Path) -> list[Any]:
+        """Return what the store says of the objects below a folder, without marks of folders.
+
+        Other tools put empty objects as marks of folders, whose names end with a slash: consoles of
+        stores, Hadoop. The library gives their names without it.
+        """
         with store_errors("list", folder):
-            for chunk in obstore.list(self._store, prefix=self._prefix(folder)):
-                yield from chunk
+            chunks = obstore.list(self._store, prefix=self._prefix(folder))
+            found = list(itertools.chain.from_iterable(chunks))
+        folders = {self._name(folder), ""}
+        for each in found:
+            parent = each["path"].rpartition("/")[0]
+            while parent not in folders:
+                folders.add(parent)
+                parent = parent.rpartition("/")[0]
+        return [each for each in found if each["size"] or each["path"] not in folders]
 
     def _clock_difference(self, folder: Path) -> float:
         """Return the seconds by which the store's clock is ahead of ours, found with an object.

@@ -31,6 +31,7 @@ from kudulite.storage.names import (
     ROWSET_FOLDER,
     TABLET_FOLDER,
     WAL_FOLDER,
+    is_tablet_id,
 )
 from kudulite.storage.storage import FileRef
 from kudulite.table.table_store import TableStore
@@ -182,12 +183,13 @@ class KeptFiles:
         return min(self._known.segments.values())
 
     def unknown_tablets(self) -> list[Path]:
-        """Return the folders of tablets that no version has."""
+        """Return the folders of tablets that no version has; what is no tablet's is left alone."""
         known = {entry.id for entry in self._known.newest.readable_tablets}
         known |= self._known.earlier.keys()
         storage = self._store.storage
-        folders = storage.entries(self._store.place / TABLET_FOLDER)
-        return [path for path in folders if path.name not in known and storage.is_folder(path)]
+        found = storage.entries(self._store.place / TABLET_FOLDER)
+        folders = [path for path in found if is_tablet_id(path.name) and path.name not in known]
+        return [path for path in folders if storage.is_folder(path)]
 
     # -- versions
 

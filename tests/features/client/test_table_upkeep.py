@@ -247,3 +247,16 @@ def test_a_grace_time_is_a_number_of_seconds(core: CoreTables, name: str, second
         table.maintain(**{name: seconds})
     assert sorted(table.path.rglob("*")) == before
     table.maintain(**{name: float("inf")})
+
+
+def test_a_collection_leaves_strangers_beside_the_tablets(core: CoreTables):
+    """A folder of a file server, a file of an operator; a tablet that no version has goes."""
+    table = core.client().create_table("t", SCHEMA, primary_key="k")
+    tablets = table.path / "tablet"
+    for name in (".snapshot", "lost+found", "0" * 32):
+        (tablets / name).mkdir()
+        (tablets / name / "file").write_bytes(b"x")
+    (tablets / "notes.txt").write_bytes(b"x")
+    table.maintain(grace_seconds=0)
+    left = {path.name for path in tablets.iterdir()}
+    assert left == {*table.tablet_ids, ".snapshot", "lost+found", "notes.txt"}
