@@ -42,7 +42,7 @@ import pyarrow as pa
 from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
-from kudulite.errors import NotSupportedError, OptionError, StorageError
+from kudulite.errors import NotSupportedError, OptionError, StorageError, UsageError
 from kudulite.storage.address import StorageAddress
 from kudulite.storage.file_cache import FileCache
 from kudulite.storage.names import version_of
@@ -112,7 +112,7 @@ class ObjectSink:
         if self._length <= PUT_BYTES_MAX:
             self._storage._create(self.path, self._file.read())
         else:
-            self._storage._put_parts(self.path, self._file)
+            self._storage.put_parts(self.path, self._file)
         self.abort()
         return FileRef(self.path.name, self._length, self._crc32)
 
@@ -233,7 +233,8 @@ class ObjectStorage(DurableSteps):
         if not self.put_if_absent(path, content):
             raise StorageError(errno.EEXIST, f"cannot create {path}: it exists")
 
-    def _put_parts(self, path: Path, file: Any) -> None:
+    def put_parts(self, path: Path, file: Any) -> None:
+        """Put what a binary file has, in parts if it is long; an object of the name is replaced."""
         self.before("create", path)
         with store_errors("create", path):
             obstore.put(self._store, self._name(path), file)
@@ -283,17 +284,24 @@ class ObjectStorage(DurableSteps):
         With its own content, so a store that replaces it changes nothing. Raises
         NotSupportedError, as `new_place`.
         """
-        name = self._name(path)
         with store_errors("create", path):
-            content = None if self._is_conditional else self._content(name)
-            if content is None:
-                return
+            content = None if self._is_conditional else self._content(self._name(path))
+        if content is not None:
+            self._check_refuses_again(path, content)
+
+    def _check_refuses_again(self, path: Path, content: bytes) -> None:
+        """Put the object at `path`, which has this content, and check that it is refused."""
+        with store_errors("create", path):
             try:
-                obstore.put(self._store, name, content, mode="create")
+                obstore.put(self._store, self._name(path), content, mode="create")
             except exceptions.AlreadyExistsError:
                 self._is_conditional = True
                 return
-        raise self._not_conditional()
+        raise NotSupportedError(
+            f"{self.root}: this store does not refuse to put an object that exists"
+            " (If-None-Match: *), so of two commits at once one would be lost; use one that does:"
+            " Amazon S3, Google Cloud Storage, Azure, MinIO, SeaweedFS"
+        )
 
     def put_hint(self, path: Path, content: bytes) -> None:
         """Put an object in the place of any other."""
@@ -315,26 +323,12 @@ class ObjectStorage(DurableSteps):
         if self._is_conditional:
             return
         probe = path / f".probe-{uuid.uuid4().hex}"
-        name = self._name(probe)
         try:
-            with store_errors("create", probe):
-                obstore.put(self._store, name, b"first", mode="create")
-                with contextlib.suppress(exceptions.AlreadyExistsError):
-                    obstore.put(self._store, name, b"second", mode="create")
-                content = bytes(obstore.get(self._store, name).bytes())
+            self.put_hint(probe, b"")
+            self._check_refuses_again(probe, b"")
         finally:
             with contextlib.suppress(StorageError):
                 self.delete(probe)
-        if content != b"first":
-            raise self._not_conditional()
-        self._is_conditional = True
-
-    def _not_conditional(self) -> NotSupportedError:
-        return NotSupportedError(
-            f"{self.root}: this store does not refuse to put an object that exists"
-            " (If-None-Match: *), so of two commits at once one would be lost; use one that does:"
-            " Amazon S3, Google Cloud Storage, Azure, MinIO, SeaweedFS"
-        )
 
     def sync(self, folders: Iterable[Path]) -> None:
         """Do nothing: objects are durable when they are put."""
@@ -393,11 +387,11 @@ class ObjectStorage(DurableSteps):
 
     def identity(self, path: str | Path) -> object:
         """Return the identity of an object, which no later one of its name has, or None."""
-        found = self._found(path)
+        found = self.facts(path)
         return None if found is None else (found["e_tag"], found["version"], found["last_modified"])
 
-    def _found(self, path: str | Path) -> Any:
-        """Return what the store knows of an object, None without one."""
+    def facts(self, path: str | Path) -> Any:
+        """Return an object's size, e_tag, version and last_modified; None without an object."""
         try:
             with store_errors("find", path):
                 return obstore.head(self._store, self._name(path))
@@ -522,6 +516,10 @@ class ObjectStorage(DurableSteps):
 
     def _folders_of(self, folder: Path) -> TableFolders:
         """Return the folders of the directory in which a table's folder is."""
+        if folder == self.root:
+            raise UsageError(
+                f"{folder} is a bucket; a table has a name in it, as in {folder}/metrics"
+            )
         root = folder.parent
         if root.name.startswith("."):  # of soft-deleted or staged tables
             root = root.parent
@@ -543,7 +541,7 @@ class ObjectStorage(DurableSteps):
         return self._folders[root].table_names()
 
     def place_of(self, folder: Path) -> Path:
-        """Return the place of a table's folder, as it is now."""
+        """Return the place of a table's folder, as it is now. Raises UsageError for a bucket."""
         return self._folders_of(folder).place(folder)
 
     def new_place(self, folder: Path) -> Path:
@@ -598,7 +596,7 @@ class ObjectStorage(DurableSteps):
 
     def _age_seconds(self, path: Path) -> float | None:
         """Return the seconds since an object was put, None without one."""
-        found = self._found(path)
+        found = self.facts(path)
         if found is None:
             return None
         return (
