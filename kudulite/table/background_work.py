@@ -51,7 +51,7 @@ def in_threads(
     return results
 
 
-# After an error, then twice as long each time: one that lasts does not fill the log of the program.
+# After an error, then twice as long each time.
 RETRY_SECONDS, _RETRY_SECONDS_MAX = 10.0, 640.0
 
 TableKey = tuple[str, int]
@@ -77,16 +77,16 @@ class BackgroundWork:
         self._process_id = getpid()
         self._changed = threading.Condition()
         self._pieces: dict[Hashable, _Piece] = {}
-        self._failed: dict[
-            Hashable, float
-        ] = {}  # how long pieces have waited since their last error
+        # How long pieces that fail wait before they are tried again.
+        self._failed: dict[Hashable, float] = {}
         self._running: Hashable | None = None
         self._thread: threading.Thread | None = None
 
     def schedule(self, key: Hashable, work: Callable[[], object], delay_seconds: float) -> None:
         """Have `work` called in `delay_seconds`.
 
-        An error is logged and the work is tried again later.
+        After an error the work is tried again later, until it succeeds. The log has the first error
+        and the success: what fails for an hour is one problem.
         """
         due = self._now() + delay_seconds
         with self._of_this_process():
@@ -131,7 +131,7 @@ class BackgroundWork:
                 key = next(iter(wanted))
                 wanted[key].work()
                 del wanted[key]
-                self._failed.pop(key, None)
+                self._note_success(key)
         finally:
             for key, piece in wanted.items():
                 self.schedule(key, piece.work, RETRY_SECONDS)
@@ -147,19 +147,25 @@ class BackgroundWork:
             key, piece = found
             try:
                 piece.work()
-                self._failed.pop(key, None)
+                self._note_success(key)
             # Whatever the error is, this thread must still run the other pieces.
             except Exception as error:
                 delay_seconds = min(
                     2 * self._failed.get(key, RETRY_SECONDS / 2), _RETRY_SECONDS_MAX
                 )
+                level = logging.INFO if key in self._failed else logging.WARNING
                 self._failed[key] = delay_seconds
-                _log.warning("background work, tried again in %g s: %s", delay_seconds, error)
+                text = "background work of %s, tried again in %g s: %s"
+                _log.log(level, text, _shown(key), delay_seconds, error)
                 self.schedule(key, piece.work, delay_seconds)
             finally:
                 with self._changed:
                     self._running = None
                     self._changed.notify_all()
+
+    def _note_success(self, key: Hashable) -> None:
+        if self._failed.pop(key, None) is not None:
+            _log.warning("background work of %s succeeds again", _shown(key))
 
     def _next(self) -> tuple[Hashable, _Piece] | None:
         """Wait for the next piece that is due and take it off the list; None ends the thread."""
@@ -173,3 +179,7 @@ class BackgroundWork:
                 self._changed.wait(wait_seconds)
             self._thread = None
             return None
+
+
+def _shown(key: Hashable) -> str:
+    return " ".join(map(str, key)) if isinstance(key, tuple) else str(key)

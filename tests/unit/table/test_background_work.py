@@ -111,6 +111,39 @@ def test_a_piece_that_fails_is_done_again_later(error, caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("is_done_by_a_caller", [False, True])
+def test_an_error_that_lasts_is_logged_once_and_so_is_its_end(
+    is_done_by_a_caller: bool, caplog: pytest.LogCaptureFixture
+):
+    """As warnings, with the table that it is of; the tries in between are not."""
+    desk = Desk()
+    errors = [StorageError(errno.EIO, f"no store, try {number}") for number in range(4)]
+
+    def fails() -> None:
+        if errors:
+            raise errors.pop(0)
+
+    def warnings() -> list[str]:
+        return [record.message for record in caplog.records if record.levelname == "WARNING"]
+
+    caplog.set_level(logging.INFO, background_work.__name__)
+    desk.work.schedule(("/tables/t", "flush"), fails, 0)
+    while errors:
+        desk.look()
+        desk.seconds += 1000
+    assert warnings() == [
+        "background work of /tables/t flush, tried again in 10 s: [Errno 5] no store, try 0"
+    ]
+    assert len(caplog.records) == 4
+    if is_done_by_a_caller:
+        desk.work.run_now(lambda key: True)
+    desk.look()
+    assert warnings()[1:] == ["background work of /tables/t flush succeeds again"]
+    desk.work.schedule(("/tables/t", "flush"), fails, 0)
+    desk.look()
+    assert len(warnings()) == 2
+
+
+@pytest.mark.parametrize("is_done_by_a_caller", [False, True])
 def test_a_piece_that_fails_again_waits_longer_each_time(is_done_by_a_caller: bool):
     """Up to some minutes, and from the beginning once it has been done."""
     desk = Desk()
