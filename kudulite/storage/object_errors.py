@@ -33,6 +33,11 @@ _NUMBERS: dict[type[BaseException], int] = {
 _QUERY, _USER = re.compile(r"\?[^\s\"'>)]*"), re.compile(r"(?<=://)[^/@\s]+@")
 _DUMP = "\n\nDebug source:"
 _CODE = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
+# Of answers whose message leaves out what to do.
+_ADVICE = {
+    "RequestTimeTooSkewed": "set the clock of this machine",
+    "ExpiredToken": "get new credentials",
+}
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 # Where a machine asks for its own credentials, when there are no others.
 _INSTANCES = ("169.254.169.254", "metadata.google.internal")
@@ -118,6 +123,8 @@ def reason(text: str) -> str:
     code = _CODE.search(said)
     if code:
         line = f"{line}: {code[1]}: {code[2]}"
+    if code and code[1] in _ADVICE:
+        line = f"{line.rstrip('.')}; {_ADVICE[code[1]]}"
     if any(place in line for place in _INSTANCES):
         names = next((found for kind, found in _CREDENTIALS.items() if kind in line), "of a key")
         return (

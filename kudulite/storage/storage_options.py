@@ -246,6 +246,9 @@ _SECRETS = {
     "sse_customer_key_base64",
     "token",
 }
+# Names of options whose values have several lines. Elsewhere one ends the library in a panic.
+_LINES = {"proxy_ca_certificate", "root_certificate", "service_account_key"}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NO_LOCKS = "leave it out: no lock and no rename is needed on an object store"
 _EXPORT = "credentials of a profile are found in the environment: run"
 # Words of s3fs, adlfs, gcsfs, Delta, Lance and DuckDB, and the way here.
@@ -342,6 +345,7 @@ class StorageOptions:
         own = {name: value for name, value in given.items() if name not in others}
         if "endpoint" in own and self.service is S3:
             own.setdefault("endpoint_url_s3", own["endpoint"])
+        _check_environment(self.service, address, environment)
         self._check_endpoints(address, own, client.get("allow_http") == "true", environment)
         keys = self._keys_without_token(own, environment)
         own = {name: value for name, value in own.items() if name not in keys}
@@ -385,8 +389,7 @@ class StorageOptions:
                 if name in environment:
                     named.append((f"the environment's {name}", environment[name]))
         for name, value in named:
-            problem = _endpoint_problem(value)
-            if problem:
+            if problem := _endpoint_problem(value):
                 raise OptionError(f"{address}: {name} {problem}")
             if urlsplit(value).scheme == "http" and not allows_http:
                 raise OptionError(
@@ -456,6 +459,8 @@ def _checked(name: str, value: object) -> str:
     text = value.strip()
     if not text:
         raise OptionError("is empty; leave it out if there is no value")
+    if problem := _control_problem(name, text):
+        raise OptionError(problem)
     lowered = text.lower()
     if name in _BOOLEANS:
         if lowered not in (*_TRUE, *_FALSE):
@@ -477,6 +482,20 @@ def _checked(name: str, value: object) -> str:
             f"is {text!r}; commits need conditional puts, which the default 'etag' is: leave it out"
         )
     return text
+
+
+def _check_environment(service: Service, address: str, environment: Mapping[str, str]) -> None:
+    """Raise OptionError for a value of the service that the library would take."""
+    for word, value in environment.items():
+        name = service.name_of(word) if word.lower().startswith(service.prefixes) else None
+        if name is not None and (problem := _control_problem(name, value)):
+            raise OptionError(f"{address}: the environment's {word} {problem}")
+
+
+def _control_problem(name: str, text: str) -> str:
+    """Return what is wrong with the characters of a value; empty if nothing is."""
+    has_control = name not in _LINES and _CONTROL.search(text)
+    return "has a line break or another control character; leave it out" if has_control else ""
 
 
 def _seconds(text: str) -> float | None:

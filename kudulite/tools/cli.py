@@ -1,8 +1,9 @@
 """The list of the commands of `kudulite`, and how they end.
 
-A table is named by its folder. `--json` prints one JSON value instead of text. A command ends with
-status 1 after an error of the library, whose message it writes to standard error, and after
-problems found by `check` or `doctor`. Wrong usage of the command line ends it with status 2.
+A table is named by its folder, or by its address on an object store. `--json` prints one JSON value
+instead of text. A command ends with status 1 after an error of the library, whose message it writes
+to standard error, and after problems found by `check` or `doctor`. Wrong usage of the command line
+ends it with status 2.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kudulite.tools import (
     commands_upkeep,
     commands_write,
 )
+from kudulite.tools.addresses import takes_storage_options
 
 app = typer.Typer(
     help="Inspect kudulite tables, write to them, maintain them, and back them up.",
@@ -96,10 +98,13 @@ PANELS = {
         commands_upkeep.copy,
     ),
 }
+# They find the options of a store in the environment only.
+BACKUPS = (commands_upkeep.backup, commands_upkeep.backups, commands_upkeep.restore)
 for panel, commands in PANELS.items():
     for command in commands:
         name = "list" if command is commands_look.list_tables else command.__name__
-        app.command(name, rich_help_panel=panel)(command)
+        run_command = command if command in BACKUPS else takes_storage_options(command)
+        app.command(name, rich_help_panel=panel)(run_command)
 
 
 def run() -> int:

@@ -25,11 +25,18 @@ from kudulite.errors import NotFoundError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.shown.openmetrics import Family, openmetrics
 from kudulite.shown.progress import Progress, byte_text
-from kudulite.storage.address import DIRECTORIES, parse_address, path_of
-from kudulite.table.environment import default_environment
+from kudulite.storage.address import DIRECTORIES
 from kudulite.table.present import read_tablets
+from kudulite.tools.addresses import (
+    address_of,
+    check_is_directory,
+    connect,
+    environment_of,
+    open_store,
+    open_table,
+)
 from kudulite.tools.dump import dump as dump_file
-from kudulite.tools.dump import table_folder_of
+from kudulite.tools.dump import found_file
 from kudulite.tools.output import (
     AsJson,
     ColumnNames,
@@ -42,7 +49,6 @@ from kudulite.tools.output import (
     json_text,
     key_of_text,
     names_of,
-    open_store,
     print_fields,
     print_json,
     print_rows,
@@ -62,17 +68,14 @@ def list_tables(
     as_json: AsJson = False,
 ) -> None:
     """List the tables of a directory."""
-    address = parse_address(root)
-    if address.storage == DIRECTORIES:
-        place = address.path
-        if not place.is_dir():
-            raise typer.BadParameter(f"{root} is not a directory")
-        if is_table(place):
-            raise typer.BadParameter(
-                f"{root} is a table, not a directory of tables; see `kudulite describe {root}`, or"
-                f" list {place.parent}"
-            )
-    client = kudulite.connect(root, background_maintenance=False)
+    check_is_directory(root)
+    address = address_of(root)
+    if address.storage == DIRECTORIES and is_table(address.path):
+        raise typer.BadParameter(
+            f"{root} is a table, not a directory of tables; see `kudulite describe {root}`, or"
+            f" list {address.path.parent}"
+        )
+    client = connect(root)
     if soft_deleted:
         listed = client.list_soft_deleted_tables()
         found = [{n: v for n, v in vars(table).items() if n != "path"} for table in listed]
@@ -86,7 +89,7 @@ def list_tables(
 
 def describe(path: TablePath, as_json: AsJson = False) -> None:
     """Show a table's columns, its partitions, and its statistics."""
-    table = kudulite.open_table(path)
+    table = open_table(path)
     columns = [
         {
             "name": column.name,
@@ -123,7 +126,7 @@ def describe(path: TablePath, as_json: AsJson = False) -> None:
 
 def check(path: TablePath, as_json: AsJson = False) -> None:
     """Read a whole table and compare its files with its metadata; status 1 for problems."""
-    table = kudulite.open_table(path)
+    table = open_table(path)
     report = table.check()
     if as_json:
         print_json(report)
@@ -145,7 +148,7 @@ def layout(
     as_json: AsJson = False,
 ) -> None:
     """Draw the rowsets of each tablet over its key space."""
-    found = kudulite.open_table(path).plot_layout()
+    found = open_table(path).plot_layout()
     if png is not None:
         png.write_bytes(found.to_png())
     if as_json:
@@ -185,7 +188,7 @@ def metrics(
     """
     values: dict[str, list[tuple[dict[str, str], float]]] = {}
     for path in paths:
-        table = kudulite.open_table(path)
+        table = open_table(path)
         labels = {"table": table.name, "path": str(table.path)}
         for name, value in vars(table.statistics).items():
             if isinstance(value, Timestamp):
@@ -210,7 +213,7 @@ def watch(
 
     In a pipe every look is printed, with --json as one object per line.
     """
-    table = kudulite.open_table(path)
+    table = open_table(path)
     is_live = Console().is_terminal and not as_json
     numbers = itertools.count() if count is None else range(count)
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
@@ -265,10 +268,9 @@ def dump(
     as_json: AsJson = False,
 ) -> None:
     """Show the content of a table's files: versions, rowsets, base data, deltas, logs, locks."""
-    place = path_of(path)
+    address = address_of(path)
     with Progress(f"reading {path}"):
-        folder = table_folder_of(default_environment().storage, place)
-        found = dump_file(open_store(str(folder)), place, limit)
+        found = dump_file(*found_file(environment_of(address), address.path), limit)
     if as_json:
         print_json(found)
         return
@@ -298,7 +300,7 @@ def scan(
     as_json: AsJson = False,
 ) -> None:
     """Print the rows of a table that meet a condition, at a moment."""
-    table = kudulite.open_table(path)
+    table = open_table(path)
     condition: Any = () if where is None else where
     found = table.scan(names_of(columns), condition, at=at, limit=limit, ordered=ordered)
     form = RowFormat.JSON if as_json else row_format
@@ -312,7 +314,7 @@ def get(
     as_json: AsJson = False,
 ) -> None:
     """Print one row by its primary key; status 1 if there is none."""
-    table = kudulite.open_table(path)
+    table = open_table(path)
     found = table.get(key_of_text(table.schema.key_columns, key), at)
     if found is None:
         named = zip(table.schema.key_names, key, strict=True)
@@ -336,7 +338,7 @@ def changes(
     as_json: AsJson = False,
 ) -> None:
     """Print what changed in a table between two moments, one row per key."""
-    table = kudulite.open_table(path)
+    table = open_table(path)
     images = "both" if before else "after"
     found = table.changes(start, end, columns=names_of(columns), images=images)
     form = RowFormat.JSON if as_json else row_format
@@ -351,7 +353,7 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """Print every version of a row that is kept, the oldest first."""
-    table = kudulite.open_table(path)
+    table = open_table(path)
     found = table.history(key_of_text(table.schema.key_columns, key))
     form = RowFormat.JSON if as_json else row_format
     write_rows(found.to_reader(), form, output, f"history of a row of table {table.name!r}")

@@ -34,13 +34,13 @@ from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.shown.progress import Progress, byte_text
 from kudulite.storage.names import ROWSET_FOLDER
 from kudulite.table.table_store import TableStore
+from kudulite.tools.addresses import open_store, open_table
 from kudulite.tools.output import (
     AsJson,
     ColumnNames,
     TablePath,
     key_of_text,
     names_of,
-    open_store,
     print_fields,
     print_json,
     print_rows,
@@ -160,7 +160,7 @@ def _shown(end: Any) -> str:
 def _other_sizes(store: TableStore) -> dict[str, int]:
     """Return the bytes of all that is not base data."""
     metas = [meta for _, meta in _rowsets(store)]
-    figures = kudulite.open_table(store.folder).statistics
+    figures = open_table(store.folder).statistics
     return {
         "key_indexes": sum(meta.key_index.length for meta in metas),
         "bloom_filters": sum(meta.bloom.length for meta in metas),
@@ -183,7 +183,7 @@ def perf(
     as_json: AsJson = False,
 ) -> None:
     """Read each tablet, and show how many rows and bytes it gave and how long that took."""
-    table = kudulite.open_table(path)
+    table = open_table(path)
     condition: Any = () if where is None else where
     found = []
     for run in range(1, repeat + 1):
@@ -217,7 +217,7 @@ def locate(
     as_json: AsJson = False,
 ) -> None:
     """Print the tablet that a primary key belongs to, and whether it has such a row."""
-    table, manifest = kudulite.open_table(path), open_store(path).newest()
+    table, manifest = open_table(path), open_store(path).newest()
     values = key_of_text(manifest.schema.key_columns, key)
     (number,) = table.tablet_index([values]).to_pylist()
     if number < 0:
@@ -239,7 +239,7 @@ def locate(
 
 def schema(path: TablePath) -> None:
     """Print the definition of a table as JSON, in the form that `kudu table create` takes."""
-    table = kudulite.open_table(path)
+    table = open_table(path)
     print(json.dumps(definition_of(table), indent=2))
 
 

@@ -21,8 +21,14 @@ import typer
 import kudulite
 from kudulite.errors import OptionError
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.storage.address import path_of
 from kudulite.table.snapshot import ancient_history_mark
+from kudulite.tools.addresses import (
+    check_is_directory,
+    connect,
+    connect_beside,
+    open_store,
+    open_table,
+)
 from kudulite.tools.commands_measure import read_definition
 from kudulite.tools.commands_write import (
     Encoding,
@@ -38,7 +44,6 @@ from kudulite.tools.output import (
     AsJson,
     TablePath,
     names_of,
-    open_store,
     print_json,
     print_rows,
     value_of_text,
@@ -108,9 +113,8 @@ def create(
         schema = schema_of_files(files_of([like], None, encoding, skip), key, types)
     else:
         schema = _schema(columns or [], key)
-    place = path_of(path)
-    client = kudulite.connect(place.parent, background_maintenance=False)
-    made = client.create_table(place.name, schema, **options)
+    client, name = connect_beside(path)
+    made = client.create_table(name, schema, **options)
     if history_seconds is not None:
         made = client.new_table_alterer(made).set_history_retention(history_seconds).alter()
     if as_json:
@@ -170,7 +174,7 @@ def alter(
 
     Each option for columns and ranges may be given several times. An empty comment removes it.
     """
-    table = kudulite.open_table(path)
+    table = open_table(path)
     alterer = _client_of(table).new_table_alterer(table)
     added = _alter_columns(alterer, table, drop_column, rename_column, add_column, set_default)
     for name in remove_default or []:
@@ -233,7 +237,7 @@ def rename(
     as_json: AsJson = False,
 ) -> None:
     """Rename a table in its directory, with its folder."""
-    table = kudulite.open_table(path)
+    table = open_table(path)
     renamed = _client_of(table).rename_table(table.name, name)
     if as_json:
         print_json({"path": str(renamed.path), "name": renamed.name})
@@ -251,7 +255,7 @@ def drop(
     as_json: AsJson = False,
 ) -> None:
     """Delete a table with all its history; asks first."""
-    table = kudulite.open_table(path)
+    table = open_table(path)
     if not yes:
         table.flush()  # what is written to the log from now on keeps the table
     count, version = len(table), table.version
@@ -289,10 +293,8 @@ def recall(
     as_json: AsJson = False,
 ) -> None:
     """Bring a table back that was dropped with --reserve."""
-    if not path_of(root).is_dir():
-        raise OptionError(f"{root} is not a directory")
-    client = kudulite.connect(root, background_maintenance=False)
-    table = client.recall_table(table_id, name)
+    check_is_directory(root)
+    table = connect(root).recall_table(table_id, name)
     if as_json:
         print_json({"path": str(table.path), "rows": len(table)})
     else:
@@ -314,7 +316,7 @@ def retention(
     """Show for how long the past of a table stays readable, or set it."""
     store = open_store(path)
     if duration is not None:
-        table = kudulite.open_table(path)
+        table = open_table(path)
         alterer = _client_of(table).new_table_alterer(table)
         alterer.set_history_retention(_seconds(duration)).alter()
     newest = store.newest()
@@ -332,12 +334,12 @@ def tag(
     as_json: AsJson = False,
 ) -> None:
     """Name a moment; it stays readable past the retention until `untag`."""
-    _print_tags({name: kudulite.open_table(path).tag(name, at)}, as_json)
+    _print_tags({name: open_table(path).tag(name, at)}, as_json)
 
 
 def untag(path: TablePath, name: TagName, as_json: AsJson = False) -> None:
     """Delete a tag, so that history older than the retention may be removed."""
-    table = kudulite.open_table(path)
+    table = open_table(path)
     moment = table.tags.get(name)
     table.delete_tag(name)
     if as_json:
@@ -348,7 +350,7 @@ def untag(path: TablePath, name: TagName, as_json: AsJson = False) -> None:
 
 def tags(path: TablePath, as_json: AsJson = False) -> None:
     """List the tags of a table, the oldest moment first."""
-    _print_tags(kudulite.open_table(path).tags, as_json)
+    _print_tags(open_table(path).tags, as_json)
 
 
 def versions(
@@ -357,7 +359,7 @@ def versions(
     as_json: AsJson = False,
 ) -> None:
     """List the newest versions of a table, newest first: when, by what, whom, and how many rows."""
-    found = [vars(version) for version in kudulite.open_table(path).versions()[:limit]]
+    found = [vars(version) for version in open_table(path).versions()[:limit]]
     if as_json:
         print_json(found)
     elif found:
@@ -372,7 +374,7 @@ def _print_tags(found: dict[str, Timestamp], as_json: bool) -> None:
 
 
 def _client_of(table: kudulite.Table) -> kudulite.Client:
-    return kudulite.connect(table.path.parent, background_maintenance=False)
+    return connect(table.path.parent)
 
 
 def _schema(texts: list[str], key: list[str]) -> kudulite.Schema:

@@ -2,7 +2,7 @@
 
     flush  compact  maintain  doctor      backup  backups  restore  copy
 
-`doctor` examines a file system, all others work on a table or its backups.
+`doctor` examines a file system or an object store, all others work on a table or its backups.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import enum
 import sys
 from collections import Counter
 from dataclasses import asdict
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -19,10 +20,12 @@ import kudulite
 from kudulite.errors import OptionError, UsageError
 from kudulite.shown.progress import Progress, byte_text
 from kudulite.storage.address import path_of
-from kudulite.table.environment import default_environment
+from kudulite.storage.storage import Storage
+from kudulite.tools.addresses import address_of, environment_of, open_table, storage_options_of
 from kudulite.tools.commands_write import print_result
-from kudulite.tools.doctor import diagnose
+from kudulite.tools.doctor import Diagnosis, diagnose
 from kudulite.tools.doctor_hosts import WAIT_SECONDS, diagnose_hosts
+from kudulite.tools.doctor_store import diagnose_store
 from kudulite.tools.output import (
     AsJson,
     BackupSetPath,
@@ -35,6 +38,9 @@ from kudulite.tools.output import (
 )
 from kudulite.upkeep.garbage_collection import GRACE_SECONDS, STAGING_GRACE_SECONDS
 from kudulite.upkeep.maintenance import MaintenanceResult
+
+if TYPE_CHECKING:
+    from kudulite.storage.object_storage import ObjectStorage
 
 Budget = Annotated[int | None, typer.Option(help="The most megabytes of files to rewrite.", min=0)]
 
@@ -61,7 +67,7 @@ Kind = Annotated[
 
 def flush(path: TablePath, as_json: AsJson = False) -> None:
     """Flush rows in memory, which are in the log, to files of a table."""
-    table = kudulite.open_table(path)
+    table = open_table(path)
     count = table.flush()
     if as_json:
         print_json({"flushed_tablet_count": count})
@@ -71,7 +77,7 @@ def flush(path: TablePath, as_json: AsJson = False) -> None:
 
 def compact(path: TablePath, as_json: AsJson = False) -> None:
     """Compact a table completely, at any cost."""
-    _print_maintenance(kudulite.open_table(path).compact(), as_json)
+    _print_maintenance(open_table(path).compact(), as_json)
 
 
 def maintain(
@@ -86,7 +92,7 @@ def maintain(
     as_json: AsJson = False,
 ) -> None:
     """Flush, compact where it pays, drop old history, and remove files that are not needed."""
-    result = kudulite.open_table(path).maintain(
+    result = open_table(path).maintain(
         grace_seconds,
         staging_grace_seconds,
         budget_bytes=None if budget_megabytes is None else budget_megabytes << 20,
@@ -95,24 +101,33 @@ def maintain(
 
 
 def doctor(
-    path: Annotated[str, typer.Argument(metavar="DIRECTORY")],
+    path: Annotated[
+        str, typer.Argument(metavar="ROOT", help="A directory, or s3://bucket/prefix.")
+    ],
     hosts: Annotated[
         int,
-        typer.Option(help="Test between so many hosts; run the same command on each.", min=1),
+        typer.Option(
+            help="Of a directory: test between so many hosts; run the same command on each.", min=1
+        ),
     ] = 1,
     wait_seconds: Annotated[
         float, typer.Option(help="Wait so long for another host.", min=1)
     ] = WAIT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Check whether a directory's file system is safe for tables; status 1 if not."""
-    place = path_of(path)
-    if not place.is_dir() or not default_environment().storage.directory.is_writable(place):
-        raise typer.BadParameter(f"{path} is not a directory to which you may write")
-    with Progress(f"test of the file system at {place}"):
-        found = diagnose(place, hosts)
-        if hosts > 1:
-            found = found.joined(diagnose_hosts(place, hosts, wait_seconds))
+    """Check whether a file system or an object store is safe for tables; status 1 if not."""
+    address = address_of(path)
+    storage = environment_of(address).storage
+    with Progress(f"test of {address.path}"):
+        if storage.is_directory:
+            found = _diagnose_directory(storage, address.path, hosts, wait_seconds)
+        elif hosts > 1:
+            raise OptionError(
+                f"{path}: --hosts tests locks and caches of a shared file system, and a store has"
+                " none; run doctor without it, on each machine for its own credentials"
+            )
+        else:
+            found = diagnose_store(cast("ObjectStorage", storage), address.path)
     if as_json:
         print_json({**asdict(found), "verdict": found.verdict})
     else:
@@ -127,6 +142,15 @@ def doctor(
         print(f"\n{path} ({found.kind}): {found.verdict}")
     if not found.is_safe:
         raise typer.Exit(1)
+
+
+def _diagnose_directory(
+    storage: Storage, place: Path, hosts: int, wait_seconds: float
+) -> Diagnosis:
+    if not place.is_dir() or not storage.directory.is_writable(place):
+        raise typer.BadParameter(f"{place} is not a directory to which you may write")
+    found = diagnose(place, hosts)
+    return found.joined(diagnose_hosts(place, hosts, wait_seconds)) if hosts > 1 else found
 
 
 def _print_maintenance(result: MaintenanceResult, as_json: bool) -> None:
@@ -292,17 +316,22 @@ def copy(
 
     With --write the rows are one commit of the other table, of --columns if they are given.
     """
-    table = kudulite.open_table(path)
+    table = open_table(path)
     condition: Any = () if where is None else where
     if write is not None:
         rows = table.scan(names_of(columns), condition, at=at).to_reader()
-        other = kudulite.open_table(target)
+        other = open_table(target)
         print_result(other.insert(rows) if write == "insert" else other.upsert(rows), as_json)
         return
     if columns is not None or at is not None:
         raise OptionError("copy --columns and --at are for --write, into a table that exists")
     is_present = present or where is not None
-    moment = table.copy_to(target, with_past=not is_present, where=condition)
+    moment = table.copy_to(
+        target,
+        with_past=not is_present,
+        where=condition,
+        storage_options=storage_options_of(target),
+    )
     if as_json:
         print_json({"path": target, "moment": moment, "with_past": not is_present})
     else:

@@ -24,8 +24,8 @@ import typer
 import kudulite
 from kudulite.errors import OptionError, TableExistsError, TableNotFoundError
 from kudulite.shown.progress import Progress
-from kudulite.storage.address import path_of
 from kudulite.tablet.operation import mask_of, parse_operation
+from kudulite.tools.addresses import connect_beside, open_table
 from kudulite.tools.output import AsJson, TablePath, names_of, print_fields, print_json
 from kudulite.tools.row_files import FileFormat, FileOptions, RowFile, row_file
 from kudulite.tools.row_types import schema_of_files
@@ -117,16 +117,15 @@ def load(
                 " types, which `kudulite describe` shows"
             )
         options = {"overwrite": overwrite, "unchanged": unchanged}
-        _write(kudulite.open_table(path), "insert", rows, as_json, **options)
+        _write(open_table(path), "insert", rows, as_json, **options)
         return
     if overwrite:
         raise OptionError("--overwrite is for a table that exists, --primary-key for a new one")
-    place = path_of(path)
-    client = kudulite.connect(place.parent, background_maintenance=False)
-    if client.table_exists(place.name):
-        raise TableExistsError(f"table {place.name!r} exists already; load without --primary-key")
+    client, name = connect_beside(path)
+    if client.table_exists(name):
+        raise TableExistsError(f"table {name!r} exists already; load without --primary-key")
     table = client.create_table(
-        place.name,
+        name,
         schema_of_files(rows, names_of(primary_key) or [], types),
         hash_partitions=hash_partitions_of(hash_partitions),
         range_partitions=range_partitions_of(range_partitions),
@@ -152,7 +151,7 @@ def upsert(
     A JSON object sets the columns whose keys it has.
     """
     rows = files_of(files, file_format, encoding, skip)
-    _write(kudulite.open_table(path), "upsert", rows, as_json, unchanged=unchanged)
+    _write(open_table(path), "upsert", rows, as_json, unchanged=unchanged)
 
 
 def delete(
@@ -166,7 +165,7 @@ def delete(
     """Delete the rows whose keys are in files, all or none; other columns are ignored."""
     operation = "delete_ignore" if ignore else "delete"
     rows = files_of(files, file_format, encoding, None)
-    _write(kudulite.open_table(path), operation, rows, as_json)
+    _write(open_table(path), operation, rows, as_json)
 
 
 def loadgen(
@@ -351,12 +350,11 @@ def _figures(
 
 def _table(path: str, tablet_count: int) -> kudulite.Table:
     try:
-        return kudulite.open_table(path)
+        return open_table(path)
     except TableNotFoundError:
-        place = path_of(path)
-        client = kudulite.connect(place.parent, background_maintenance=False)
+        client, name = connect_beside(path)
         hashed = [(["id"], tablet_count)] if tablet_count > 1 else None
-        return client.create_table(place.name, SCHEMA, primary_key="id", hash_partitions=hashed)
+        return client.create_table(name, SCHEMA, primary_key="id", hash_partitions=hashed)
 
 
 def _rows(random: np.random.Generator, count: int, key_count: int) -> pa.Table:

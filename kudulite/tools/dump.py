@@ -1,7 +1,9 @@
 """The content of a table's files, for debugging; a file's name decides how it is read.
 
+A file is named below the table's folder, or where it is: on an object store these are two names.
+
     a table's folder       the newest manifest            redo-….arrow, undo-….arrow   its changes
-    0…7.json               a version                      key-….arrow                  encoded keys
+    0…7.json               a version, or a record         key-….arrow                  encoded keys
     superblock-….json      a tablet's rowsets             bloom-….bin                  its size
     rowset/<id>/           its entry in the superblock    wal/  wal/0…3.log     its records
     base-….parquet         columns, row groups, rows      lock                     safe timestamp
@@ -26,6 +28,8 @@ import pyarrow.parquet as pq
 
 from kudulite.basefile.bloom import BloomFilter
 from kudulite.basefile.footer import check_chunks
+from kudulite.chain.manifest import Manifest
+from kudulite.chain.record_entry import RecordEntry
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE
 from kudulite.errors import KuduliteError, OptionError
 from kudulite.model.hybrid_time import format_timestamp
@@ -43,8 +47,9 @@ from kudulite.storage.names import (
 from kudulite.storage.storage import FileRef, Storage, verify_file
 from kudulite.storage.storage_error import arrow_errors
 from kudulite.storage.table_lock import read_lock_file
+from kudulite.table.environment import Environment
 from kudulite.table.table_store import TableStore
-from kudulite.wal.commit_format import CommitInfo
+from kudulite.wal.commit_format import CommitInfo, LoggedCommit
 from kudulite.wal.log_reader import read_log
 from kudulite.wal.record_format import Record, RecordDecoder
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
@@ -62,16 +67,16 @@ class Dump:
 
 
 def dump(store: TableStore, path: Path, limit: int) -> Dump:
-    """Return the content of `path`, which is the table's folder or below it.
+    """Return the content of `path`, which is the table's place or below it.
 
     At most `limit` rows. Raises OptionError if the path is not one of a table's files,
     CorruptionError for a damaged metadata file.
     """
     name = path.name
-    if path == store.folder:
+    if path == store.place:
         return Dump(decode_checked_json(store.newest().encode(), str(path), "a manifest"), [])
     if path.parent.name == MANIFEST_FOLDER and version_of(name) is not None:
-        return Dump(decode_checked_json(store.storage.read(path), str(path), "a manifest"), [])
+        return _entry(store, path, limit)
     if kind_of(name) == "superblock":
         return Dump(json.loads(store.storage.read(path)), [])
     if name == LOCK_NAME:
@@ -98,18 +103,38 @@ def dump(store: TableStore, path: Path, limit: int) -> Dump:
     )
 
 
-def table_folder_of(storage: Storage, path: Path) -> Path:
-    """Return the folder of the table that `path` belongs to. Raises OptionError."""
+def found_file(environment: Environment, path: Path) -> tuple[TableStore, Path]:
+    """Return the table that `path` belongs to, and where the file is. Raises OptionError."""
+    storage, top = environment.storage, environment.storage.address.root
     for folder in (path, *path.parents):
-        if storage.is_folder(folder / MANIFEST_FOLDER):
-            return folder
+        if not folder.is_relative_to(top):
+            break
+        for name in storage.table_names(folder) or ():
+            store = TableStore(folder / name, environment)
+            if path.is_relative_to(store.place):
+                return store, path
+        store = TableStore(folder, environment)
+        if folder != top and storage.is_folder(store.place / MANIFEST_FOLDER):
+            return store, store.place / path.relative_to(folder)
     raise OptionError(f"{path}: neither a kudulite table nor inside one")
 
 
+def _entry(store: TableStore, path: Path, limit: int) -> Dump:
+    """Return a version; or, of a chain that has the rows of the log as well, a record of them."""
+    content, source = store.storage.read(path), str(path)
+    record = RecordEntry.decode(content, source)
+    if record is None:
+        return Dump(decode_checked_json(content, source, "a manifest"), [])
+    about, rows = _commits(store.newest(), record.decode_commits(source), limit)
+    facts = {name: value for name, value in record.to_json().items() if name != "commits"}
+    return Dump({"kind": "record", "length": len(content), **facts, **about}, rows)
+
+
 def _lock(storage: Storage, path: Path) -> dict[str, Any]:
+    content = storage.read(path)
     state = read_lock_file(path)
     safe, end = state.safe_timestamp, state.log_end
-    holder = storage.read(path)[20:220].decode(errors="replace").strip(" \0")
+    holder = content[20:220].decode(errors="replace").strip(" \0")
     return {
         "safe_timestamp": safe,
         "safe_moment": format_timestamp(safe) if safe else None,
@@ -237,10 +262,19 @@ def _log(store: TableStore, path: Path, limit: int) -> Dump:
     is_last = segment == list_segments(storage, folder)[-1]
     end = None if is_last else LogPosition(segment, storage.length(path))
     tail = read_log(storage, folder, newest.table_id, start, end)
+    about, rows = _commits(newest, tail.commits, limit)
+    facts = {"kind": "log", "length": storage.length(path), "end": tail.end.to_json()}
+    return Dump({**facts, **about}, rows)
+
+
+def _commits(
+    newest: Manifest, commits: Sequence[LoggedCommit], limit: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return facts about commits, and the first rows of them."""
     decoder = RecordDecoder(newest.schema)
     records = [
         (commit.info, tablet_id, decoder.decode_rows(commit.timestamp, content))
-        for commit in tail.commits
+        for commit in commits
         for tablet_id, content in commit.parts.items()
     ]
     names = {column.id: column.name for column in newest.schema.columns}
@@ -260,15 +294,12 @@ def _log(store: TableStore, path: Path, limit: int) -> Dump:
             facts = {"timestamp": record.timestamp, "tablet": tablet_id, "op": _CHANGES[op]}
             rows.append({**facts, **_write_facts(info), **cells})
     about = {
-        "kind": "log",
-        "length": storage.length(path),
-        "end": tail.end.to_json(),
-        "commit_count": len(tail.commits),
+        "commit_count": len(commits),
         "row_count": sum(record.row_count for *_, record in records),
         "operations": _operation_counts([record for *_, record in records]),
-        "timestamps": [c.timestamp for c in (tail.commits[:1] + tail.commits[-1:])],
+        "timestamps": [c.timestamp for c in (*commits[:1], *commits[-1:])],
     }
-    return Dump(about, rows)
+    return about, rows
 
 
 def _write_facts(info: CommitInfo | None) -> dict[str, str]:

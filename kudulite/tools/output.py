@@ -35,15 +35,16 @@ from kudulite.model.schema import Column
 from kudulite.model.types import ColumnType
 from kudulite.model.values import python_rows, python_values
 from kudulite.shown.progress import Progress
-from kudulite.storage.address import parse_address
-from kudulite.table.environment import default_environment, environment_at
+from kudulite.table.environment import default_environment
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import COMMIT_TIMESTAMP
 
 PIPE_WIDTH = 100_000
 _MICROSECONDS = re.compile(r"-?\d+")
 
-TablePath = Annotated[str, typer.Argument(metavar="PATH", help="The table's folder.")]
+TablePath = Annotated[
+    str, typer.Argument(metavar="PATH", help="The table's folder, or s3://bucket/prefix/table.")
+]
 BackupSetPath = Annotated[
     str, typer.Argument(metavar="SET", help="The directory of the table's backups.")
 ]
@@ -247,11 +248,3 @@ def names_of(text: str | None) -> list[str] | None:
 def is_table(folder: Path) -> bool:
     """Whether a folder is a table's own, whose tables nobody can list."""
     return TableStore(folder, default_environment()).chain.exists()
-
-
-def open_store(path: str) -> TableStore:
-    """Open the store below a table. Raises TableNotFoundError that says what the folder is."""
-    address = parse_address(path)
-    store = TableStore(address.path, environment_at(address.storage))
-    store.newest()
-    return store

@@ -131,6 +131,7 @@ def test_the_places_of_users_are_there():
 ASKING = {
     "kudulite/table/table_store.py": "chooses the chain and the log of a table",
     "kudulite/client/client.py": "a directory of tables may be the folder of a table only on disk",
+    "kudulite/tools/commands_upkeep.py": "doctor tests a file system, or the promises of a store",
 }
 
 

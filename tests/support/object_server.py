@@ -6,6 +6,7 @@ tests use that (.ci/object_stores).
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
@@ -25,6 +26,18 @@ from obstore.store import from_url
 GIVEN = "KUDULITE_TEST_STORE"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
+# Requests without a signature may do everything; a reader has keys, and may not write.
+READER = ("reader", "secret-of-the-reader")
+_IDENTITIES = {
+    "identities": [
+        {"name": "anonymous", "actions": ["Admin", "Read", "List", "Tagging", "Write"]},
+        {
+            "name": "reader",
+            "credentials": [{"accessKey": READER[0], "secretKey": READER[1]}],
+            "actions": ["Read", "List"],
+        },
+    ]
+}
 _PORTS = ("master.port", "volume.port", "filer.port", "s3.port")
 
 
@@ -80,6 +93,9 @@ def object_server(folder: Path) -> Iterator[ObjectServer]:
     command = shutil.which("weed", path=str(Path(sys.executable).parent)) or "weed"
     server = ObjectServer.at(f"http://127.0.0.1:{numbers[len(_PORTS) - 1]}")
     folder.mkdir(parents=True)
+    identities = folder / "identities.json"
+    identities.write_text(json.dumps(_IDENTITIES))
+    options.append(f"-s3.config={identities}")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [command, "server", "-s3", "-ip=127.0.0.1", f"-dir={folder}", *options],

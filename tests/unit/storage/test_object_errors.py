@@ -28,7 +28,12 @@ ERRORS: dict[str, tuple[BaseException, int, str]] = {
     "an answer in XML": (
         exceptions.GenericError(f"{REQUEST} - 403: {BODY.format('ExpiredToken', 'It expired.')}"),
         errno.EIO,
-        r"PUT https://…@h/b/t\?… in 1ms - 403: ExpiredToken: It expired\.$",
+        r"PUT https://…@h/b/t\?… in 1ms - 403: ExpiredToken: It expired; get new credentials$",
+    ),
+    "a clock that is wrong": (
+        exceptions.PermissionDeniedError(f"{BODY.format('RequestTimeTooSkewed', 'Too large.')}"),
+        errno.EACCES,
+        "RequestTimeTooSkewed: Too large; set the clock of this machine$",
     ),
     "no permission": (
         exceptions.PermissionDeniedError(f"{REQUEST}: {BODY.format('AccessDenied', 'No.')}"),

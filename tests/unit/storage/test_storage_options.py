@@ -288,6 +288,22 @@ def test_an_endpoint_is_a_url(endpoint: str):
     assert arguments({"AWS_ENDPOINT_URL": endpoint}, endpoint="https://h")["config"]["endpoint"]
 
 
+@pytest.mark.parametrize("value", ["QUIET\n", "QUI\r\nET", "QUI\x7fET"])
+def test_a_value_with_a_line_break_is_refused(value: str):
+    """Copied with it, as from a file; in a header it would end the library by a panic."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION"):
+        with pytest.raises(OptionError, match=f"environment's {name} has a line break") as found:
+            arguments({name: value})
+        assert "QUI" not in str(found.value)
+    assert arguments({"AWS_OTHER": value, "REGION": value})["config"] == {}
+    with pytest.raises(OptionError, match="'aws_region' has a line break") as given:
+        arguments({}, aws_region=f"a{value}b")
+    assert "QUI" not in str(given.value)
+    assert arguments({}, aws_region="eu\n")["config"] == {"region": "eu"}
+    key = '{"type":\n "x"}'
+    assert StorageOptions.parse(GOOGLE, {"google_service_account_key": key}, "gs://b")
+
+
 def test_keys_are_not_used_with_the_token_of_the_environment():
     """The library would send both, and the store refuse them."""
     pair = {"aws_access_key_id": "id", "aws_secret_access_key": "SECRET"}
