@@ -8,7 +8,7 @@ copy from a directory to a store needs no second way to give them.
 
 **Invariants**: no error shows a value that was given, because it may be a secret.
 
-**Threads**: a command runs in one thread.
+**Threads**: a command runs in one thread; each command sets the options, or none.
 """
 
 from __future__ import annotations
@@ -49,11 +49,8 @@ def takes_storage_options(command: Callable[..., None]) -> Callable[..., None]:
         options = _parsed(storage_option or [])
         if options:
             _check_known(options, _texts(arguments.values()))
-        token = _GIVEN.set(options)
-        try:
-            command(**arguments)
-        finally:
-            _GIVEN.reset(token)
+        _GIVEN.set(options)
+        command(**arguments)
 
     own = inspect.signature(command, eval_str=True)
     added = inspect.Parameter(

@@ -61,7 +61,9 @@ AtMoment = Annotated[str | None, typer.Option(help="A moment: ISO 8601 or a Hybr
 
 
 def list_tables(
-    root: Annotated[str, typer.Argument(metavar="ROOT", help="A directory of tables.")],
+    root: Annotated[
+        str, typer.Argument(metavar="ROOT", help="A directory of tables, or s3://bucket/prefix.")
+    ],
     soft_deleted: Annotated[
         bool, typer.Option("--soft-deleted", help="Those dropped with --reserve, with their ids.")
     ] = False,

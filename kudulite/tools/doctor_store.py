@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # Objects are uploaded in parts of 5 MiB.
 _PARTS_BYTES = (5 << 20) + 1000
-_RACES, _PUTTERS = 8, 8
+_RACES, _PUTTERS = 4, 8
 _TIMED = 8
 _CLOCK_SECONDS_MAX = 60.0
 _UNSEEN = (
