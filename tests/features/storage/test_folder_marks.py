@@ -71,7 +71,7 @@ def rows(*keys: int, v: int = 0) -> pa.Table:
 
 
 def test_a_table_among_marks_keeps_its_rows(library: MarkedLibrary):
-    """Through maintenance, a collection of all garbage, a new name and a deletion that is undone."""
+    """Through maintenance, a collection of all garbage, a new name, a deletion and its undoing."""
     store = MemoryStore()
 
     def client() -> Client:
