@@ -9,17 +9,19 @@ A piece reads a key range at the backup's moment and writes one Parquet file:
     token ─ batches ─ piece-00007-<uuid>.parquet (fsync) ─ piece-00007.json, put if absent
 
 Several processes may run the same piece, at once or one after the other. Each writes a file of its
-own, and the first piece-….json counts. A piece that has a result with an intact file does nothing,
-so an interrupted backup continues at its own moment with the files that it has. The next backup
-continues it if it can. It cannot if the ancient history mark has passed the moment, if another kind
-is asked for, or if there is a newer backup; then the unfinished one is removed.
+own, and the first piece-….json counts. So two jobs may run the same plan (backup_set.py). A piece
+that has a result with an intact file does nothing, so an interrupted backup continues at its own
+moment with the files that it has. The next backup continues it if it can. It cannot if the ancient
+history mark has passed the moment, if another kind is asked for, or if there is a newer backup;
+then the unfinished one is removed.
 
 An incremental backup holds `Table.changes` since its parent. Changes do not include purged rows, so
 the rows at the parent's moment are counted first.
 
 **Invariants**: (1) the safe timestamp has reached `moment`, and the plan's partitioning covers
 every row at `moment`; (2) a backup is published only if the number of rows at `moment` equals the
-parent's number with the inserts and deletes of the increment.
+parent's number with the inserts and deletes of the increment; (3) a data file is only removed when
+no manifest can name it any more: there is one without it, or the backup was given up.
 
 **Threads**: one thread uses a job; pieces run in any thread or process.
 """
@@ -28,7 +30,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -51,14 +53,15 @@ from kudulite.backups.format import (
     content_sum,
 )
 from kudulite.basefile.column_storage import has_repeats
+from kudulite.chain.folder import has_table_files
 from kudulite.client.client import open_table
 from kudulite.client.table import Table, store_of
 from kudulite.client.tokens import ChangeToken, ScanToken
-from kudulite.errors import ConflictError, CorruptionError, StorageError
+from kudulite.errors import ConflictError, CorruptionError, NotFoundError, StorageError, UsageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.shown.progress import Progress
-from kudulite.storage.address import DIRECTORIES, path_of
-from kudulite.storage.storage import Storage, check_length
+from kudulite.storage.address import parse_address
+from kudulite.storage.storage import Storage, as_path, check_length
 from kudulite.table.background_work import in_threads
 from kudulite.table.environment import environment_beside
 from kudulite.table.read_request import ChangePlan, ReadRequest, RowPlan
@@ -80,26 +83,24 @@ class BackupJob(LockedJob):
     """
 
     def __init__(
-        self, table: Table, target: Path, *, full: bool | None, content_hash: bool
+        self, table: Table, backups: BackupSet, *, full: bool | None, content_hash: bool
     ) -> None:
         self._table = table
-        environment = environment_beside(store_of(table).environment, DIRECTORIES)
-        self._set = BackupSet(target, environment.storage)
+        self._set = backups
         self._full, self._with_content = full, content_hash
         announcement = f"backup of {table.name!r}"
         super().__init__(self._set.folder, self._set.storage, announcement)
 
     def _begin(self) -> None:
         table, backups = self._table, self._set
-        storage = backups.storage
-        for path in backups.folders():
-            if storage.exists(path / MANIFEST_NAME) and storage.exists(path / PLAN_NAME):
-                clean_folder(backups, backups.read(path.name))
+        backups.clean()
         parent = backups.newest()
         self.why_full = why_not_incremental(table, backups, parent, self._full)
         if self._full or (parent is not None and self.why_full):
             parent = None
-        resumed = plan_to_continue(table, backups, parent, self._with_content)
+        resumed = plan_to_continue(
+            table, backups, parent, content_hash=self._with_content, is_alone=self._is_alone
+        )
         self.is_resumed = resumed is not None
         self._plan = resumed or new_plan(table, parent, self._with_content)
         if resumed is None:
@@ -151,8 +152,25 @@ class BackupJob(LockedJob):
     def finish(self) -> Backup:
         """Publish the manifest after all pieces were run, and return the backup.
 
-        Raises ConflictError if rows were purged meanwhile, StorageError, CorruptionError.
+        Without locks another process may have published it. Raises ConflictError if rows were
+        purged meanwhile, and if another backup has given this one up; StorageError,
+        CorruptionError.
         """
+        name = self._plan.head.id
+        if self._set.ended(name) is None:
+            try:
+                self._publish()
+            except StorageError:  # perhaps of a file that was removed with its backup
+                if self._set.ended(name) is None:
+                    raise
+        backup = self._set.ended(name)
+        if backup is None:
+            raise NotFoundError(f"{self._set.folder / name}: its manifest was just removed")
+        self._set.clean_folder(backup.path)
+        return backup
+
+    def _publish(self) -> None:
+        """Put the manifest if there is none."""
         head, folder = self._plan.head, self._set.folder / self._plan.head.id
         results = [piece.result() for piece in self.pieces]
         files = tuple(result.file for result in results if result.file is not None)
@@ -165,11 +183,7 @@ class BackupJob(LockedJob):
             files=files,
             content_hash=self._content_hash(results),
         )
-        content = backup.encode()
-        if not self._set.storage.put_if_absent(folder / MANIFEST_NAME, content):
-            raise ConflictError(f"{folder}: another process has just finished this backup")
-        clean_folder(self._set, backup)
-        return Backup.decode(content, folder)
+        self._set.storage.put_if_absent(folder / MANIFEST_NAME, backup.encode())
 
     def _piece(self, index: int, piece: PlannedPiece) -> BackupPiece:
         head = self._plan.head
@@ -216,9 +230,12 @@ def backup(
     *,
     full: bool | None = None,
     content_hash: bool = False,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Backup:
-    """Back up a table as it is now to the directory `target`; see `begin_backup`."""
-    with begin_backup(table, target, full=full, content_hash=content_hash) as job:
+    """Back up a table as it is now to `target`; see `begin_backup`."""
+    with begin_backup(
+        table, target, full=full, content_hash=content_hash, storage_options=storage_options
+    ) as job:
         job.run()
         return job.finish()
 
@@ -229,8 +246,12 @@ def begin_backup(
     *,
     full: bool | None = None,
     content_hash: bool = False,
+    storage_options: Mapping[str, str] | None = None,
 ) -> BackupJob:
-    """Plan a backup of a table (or its folder) to the directory `target`, or continue one.
+    """Plan a backup of a table (or its folder) to `target`, or continue one.
+
+    `target` is an address as in `connect`, of any store, with the `storage_options` of that store.
+    A table whose own address needs options is opened with `open_table` and given as a Table.
 
     The first backup is full. With `full` None each later one is incremental if possible, else full;
     with `full` False it is incremental or refused. With `content_hash` the manifest has a hash of
@@ -240,11 +261,17 @@ def begin_backup(
     Raises UsageError if the newest backup is of another table (unless `full` is True). With `full`
     False, raises TimestampError if the ancient history mark has passed the parent, NotFoundError
     without a parent, ConflictError for other reasons. Raises LockTimeoutError while another backup
-    to `target` is in progress.
+    to a directory is in progress. An object store has no locks: there, a backup of the same kind
+    that is in progress is continued by both processes, and one of another kind is given up.
     """
     if not isinstance(table, Table):
         table = open_table(table)
-    return BackupJob(table, path_of(target), full=full, content_hash=content_hash)
+    address = parse_address(target, storage_options)
+    storage = environment_beside(store_of(table).environment, address.storage).storage
+    backups = BackupSet(address.path, storage)
+    if has_table_files(backups.storage, backups.folder):
+        raise UsageError(f"{backups.folder} is a table; give a place for its backups outside it")
+    return BackupJob(table, backups, full=full, content_hash=content_hash)
 
 
 def _token(table: Table, head: BackupHead, piece: PlannedPiece) -> ScanToken | ChangeToken:
@@ -258,17 +285,6 @@ def _token(table: Table, head: BackupHead, piece: PlannedPiece) -> ScanToken | C
         return ChangeToken(ChangePlan(folder, head.table_id, window, ids, address), *place)
     rows = ReadRequest(names, at=head.moment)
     return ScanToken(RowPlan(folder, head.table_id, rows, ids, address), *place)
-
-
-def clean_folder(backups: BackupSet, backup: Backup) -> None:
-    """Remove the files that a finished backup does not need.
-
-    The plan is removed last: a folder with a manifest and a plan is cleaned by the next backup.
-    """
-    kept = {MANIFEST_NAME, *(file.ref.name for file in backup.files)}
-    found = [path for path in backups.storage.entries(backup.path) if path.name not in kept]
-    for path in [*(p for p in found if p.name != PLAN_NAME), backup.path / PLAN_NAME]:
-        backups.storage.delete(path)
 
 
 @dataclass(frozen=True)
@@ -294,10 +310,10 @@ class BackupPiece:
     @property
     def result_path(self) -> Path:
         """Return the path of the result file, which `run` writes."""
-        return Path(self.folder) / f"piece-{self.index:05d}.json"
+        return as_path(self.folder) / f"piece-{self.index:05d}.json"
 
     def run(self) -> None:
-        """Do the work, unless there is a result.
+        """Do the work, unless there is a result, or the backup has ended.
 
         Raises TimestampError if the ancient history mark has passed the backup's moment,
         ConflictError if the table or a column was deleted, StorageError.
@@ -305,34 +321,36 @@ class BackupPiece:
         if self._is_done():
             return
         if self.kind == "content":
-            result, path = PieceResult(None, content_sum(self.token.open())), None
+            result = PieceResult(None, content_sum(self.token.open()))
         else:
-            result, path = self._write()
-        if not self.storage.put_if_absent(self.result_path, result.encode()) and path is not None:
-            self.storage.delete(path)  # another process was first
+            result = self._write()
+        # If another process was first, the file goes with all that the manifest does not name.
+        self.storage.put_if_absent(self.result_path, result.encode())
 
     def result(self) -> PieceResult:
         """Return the result, after `run`. Raises StorageError, CorruptionError."""
         return PieceResult.decode(self.storage.read(self.result_path), str(self.result_path))
 
     def _is_done(self) -> bool:
+        if self.storage.exists(self.result_path.with_name(MANIFEST_NAME)):
+            return True
         if not self.storage.exists(self.result_path):
             return False
         try:
             result = self.result()
             if result.file is not None:
-                check_data_file(Path(self.folder), result.file)
+                check_data_file(self.storage, as_path(self.folder), result.file)
             return True
         except (CorruptionError, StorageError):
             self.storage.delete(self.result_path)
             return False
 
-    def _write(self) -> tuple[PieceResult, Path | None]:
-        path = Path(self.folder) / f"piece-{self.index:05d}-{uuid.uuid4().hex}.parquet"
+    def _write(self) -> PieceResult:
+        path = as_path(self.folder) / f"piece-{self.index:05d}-{uuid.uuid4().hex}.parquet"
         batches = iter(self.token.open())
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
-            return PieceResult(None, ContentSum(0, 0) if self.with_content else None), None
+            return PieceResult(None, ContentSum(0, 0) if self.with_content else None)
         content, kinds, row_count = ContentSum(0, 0), Counter[str](), 0
         schema = self._file_schema(first.schema)
         with self.storage.open_sink(path) as sink:
@@ -354,7 +372,7 @@ class BackupPiece:
                     writer.write_batch(batch.cast(schema), row_group_size=batch.num_rows)
             ref = sink.finish()
         file = DataFile(ref, row_count, kinds["insert"], kinds["delete"])
-        return PieceResult(file, content if self.with_content else None), path
+        return PieceResult(file, content if self.with_content else None)
 
     def _file_schema(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema with column ids as Parquet field ids."""

@@ -62,7 +62,7 @@ def why_not_incremental(
         raise UsageError(
             f"table {table.name!r} (id {manifest.table_id}): the newest backup in {backups.folder},"
             f" {parent.id}, is of table {parent.table_name!r} (id {parent.table_id}); choose"
-            " another directory, or begin anew with full=True"
+            " another directory or prefix, or begin anew with full=True"
         )
     try:
         check_not_ancient(store, manifest, parent.moment)
@@ -91,9 +91,17 @@ def why_not_incremental(
 
 
 def plan_to_continue(
-    table: Table, backups: BackupSet, parent: Backup | None, content_hash: bool
+    table: Table,
+    backups: BackupSet,
+    parent: Backup | None,
+    *,
+    content_hash: bool,
+    is_alone: bool,
 ) -> BackupPlan | None:
-    """Return the plan of an interrupted backup that can continue; remove other unfinished ones."""
+    """Return the plan of an unfinished backup that can continue; remove other unfinished ones.
+
+    Raises ConflictError as `remove_unfinished`.
+    """
     newest = backups.newest()
     found = None
     for path in reversed(backups.folders()):
@@ -107,7 +115,7 @@ def plan_to_continue(
             if is_next and is_kind and _can_still_be_read(table, head):
                 found = plan
                 continue
-        backups.storage.delete_below(path)
+        backups.remove_unfinished(path, is_alone=is_alone)
     return found
 
 

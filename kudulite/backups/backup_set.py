@@ -1,29 +1,40 @@
-"""A backup set: the directory that holds the backups of one table, and the chains they make.
+"""A backup set: the place that holds the backups of one table, and the chains they make.
 
     full ◀── incremental ◀── incremental          full ◀── incremental
 
 A folder is a backup once it has a manifest. A folder without one belongs to a backup that is being
 made, or that was interrupted.
 
-**Threads**: any thread may read. A process that writes holds the set's lock (`LockedJob`).
+A job that writes holds the set's lock (`LockedJob`). An object store has no locks, so two jobs may
+be at work there. They do no harm to each other:
+
+    the same kind      the second job continues the plan of the first; the first manifest counts
+    another kind       the second job gives the first one up, which ends with ConflictError
+    both plan at once  two backups, each whole and with its chain
+
+A backup is given up by the manifest that nobody can replace (format.py), before its files are
+removed. So no manifest names a file that was removed.
+
+**Threads**: any.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
-from os.path import abspath
 from pathlib import Path
 from typing import Annotated, Self
 
 import pyarrow.parquet as pq
 
 from kudulite.backups.format import (
+    GIVEN_UP,
     LOCK_NAME,
     MANIFEST_NAME,
+    PLAN_NAME,
     BackupHead,
     ContentSum,
     DataFile,
@@ -31,15 +42,22 @@ from kudulite.backups.format import (
     readable_body,
 )
 from kudulite.chain.partition import placed_schema
-from kudulite.errors import CorruptionError, FormatVersionError, NotFoundError, StorageError
+from kudulite.errors import (
+    ConflictError,
+    CorruptionError,
+    FormatVersionError,
+    NotFoundError,
+    StorageError,
+)
 from kudulite.model.aliases import Moment
 from kudulite.model.hybrid_time import format_timestamp, parse_timestamp
 from kudulite.shown.progress import Progress
-from kudulite.storage.address import path_of
+from kudulite.storage.address import parse_address
 from kudulite.storage.json_form import Stored
-from kudulite.storage.storage import Storage, verify_file
+from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.storage import Storage, read_if_there, verify_file
 from kudulite.storage.storage_error import arrow_errors
-from kudulite.table.environment import default_environment
+from kudulite.table.environment import environment_at
 
 _DAMAGE = (CorruptionError, FormatVersionError, StorageError)
 
@@ -49,13 +67,16 @@ class Backup(BackupHead):
     """A finished backup.
 
     `content_hash` is of the table at `moment`, None if it was not asked for. `crc32` is the
-    checksum of the backup's manifest.
+    checksum of the backup's manifest, and `storage` has the files below `path`.
     """
 
     path: Annotated[Path, Stored(is_kept=False)] = Path()
     content_hash: int | None = None
     files: tuple[DataFile, ...] = ()
     crc32: Annotated[int, Stored(is_kept=False)] = 0
+    storage: Annotated[Storage, Stored(is_kept=False)] = field(
+        default_factory=LocalStorage, repr=False, compare=False
+    )
 
     @property
     def byte_count(self) -> int:
@@ -83,22 +104,24 @@ class Backup(BackupHead):
         Raises CorruptionError or StorageError naming the first file that differs.
         """
         for file in self.files:
-            check_data_file(self.path, file)
+            check_data_file(self.storage, self.path, file)
 
     def encode(self) -> bytes:
         """Return the content of manifest.json."""
         return self.encode_head(self.to_json())
 
     @staticmethod
-    def decode(content: bytes, path: Path) -> Backup:
-        """Build the backup in the folder `path` from its manifest's content.
+    def decode(content: bytes, path: Path, storage: Storage) -> Backup:
+        """Build the backup in the folder `path` of a storage from its manifest's content.
 
         Raises FormatVersionError, CorruptionError.
         """
         source = str(path / MANIFEST_NAME)
         with readable_body(content, source, "a backup's manifest") as body:
             crc32 = zlib.crc32(content)
-            found = Backup.from_json(body, path=path, crc32=crc32, **placed_schema(body))
+            found = Backup.from_json(
+                body, path=path, crc32=crc32, storage=storage, **placed_schema(body)
+            )
         if found.id != path.name:
             raise CorruptionError(
                 f"{source}: the manifest is of backup {found.id}, expected {path.name}"
@@ -106,22 +129,30 @@ class Backup(BackupHead):
         return found
 
 
-def check_data_file(folder: Path, file: DataFile) -> None:
+def check_data_file(storage: Storage, folder: Path, file: DataFile) -> None:
     """Read a whole file. Raises CorruptionError or StorageError unless it matches `file`."""
-    path, storage = folder / file.ref.name, default_environment().storage
+    path = folder / file.ref.name
     verify_file(storage, path, file.ref)
     with arrow_errors(path, "not a Parquet file"):
-        found = pq.read_metadata(storage.open(path, file.ref)).num_rows
+        found = pq.read_metadata(storage.open_ranges(path, file.ref).file([])).num_rows
     if found != file.row_count:
         raise CorruptionError(f"{path}: {found} rows, expected {file.row_count}")
 
 
 class BackupSet:
-    """The backups in one directory."""
+    """The backups in one place."""
 
     def __init__(self, folder: Path, storage: Storage) -> None:
-        self.folder = Path(abspath(folder))
+        self.folder = folder
         self.storage = storage
+
+    @staticmethod
+    def at(
+        target: str | PathLike[str], storage_options: Mapping[str, str] | None = None
+    ) -> BackupSet:
+        """Return the set at an address. Raises UsageError, OptionError."""
+        address = parse_address(target, storage_options)
+        return BackupSet(address.path, environment_at(address.storage).storage)
 
     def folders(self) -> list[Path]:
         """Return the folders of all backups, the oldest first, unfinished ones included."""
@@ -130,20 +161,96 @@ class BackupSet:
 
     def ids(self) -> list[str]:
         """Return the ids of the finished backups, the oldest first."""
-        exists = self.storage.exists
-        return [path.name for path in self.folders() if exists(path / MANIFEST_NAME)]
+        folders = self.folders()
+        found = self.storage.side_by_side(self._has_manifest, folders)
+        return [path.name for path, is_there in zip(folders, found, strict=True) if is_there]
+
+    def _has_manifest(self, path: Path) -> bool:
+        """Whether a folder is a backup, perhaps with a manifest that cannot be read."""
+        try:
+            return self._manifest(path) is not None
+        except (CorruptionError, StorageError):
+            return True
+
+    def _manifest(self, path: Path) -> bytes | None:
+        """Return the content of a backup's manifest, None of one that is not finished."""
+        content = read_if_there(self.storage, path / MANIFEST_NAME)
+        return None if content == GIVEN_UP else content
 
     def read(self, backup: str) -> Backup:
         """Read one backup's manifest. Raises NotFoundError listing the backups, CorruptionError."""
         path = self.folder / backup
-        if moment_of_id(backup) is None or not self.storage.exists(path / MANIFEST_NAME):
+        content = None if moment_of_id(backup) is None else self._manifest(path)
+        if content is None:
             raise NotFoundError(f"{self.folder} has no backup {backup!r}; {self._listed()}")
-        return Backup.decode(self.storage.read(path / MANIFEST_NAME), path)
+        return Backup.decode(content, path, self.storage)
 
-    def newest(self) -> Backup | None:
-        """Return the newest backup, None where there is none."""
-        ids = self.ids()
-        return self.read(ids[-1]) if ids else None
+    def all(self) -> list[Backup]:
+        """Return the finished backups, the oldest first."""
+
+        def read(path: Path) -> Backup | None:
+            content = self._manifest(path)
+            return None if content is None else Backup.decode(content, path, self.storage)
+
+        found = self.storage.side_by_side(read, self.folders())
+        return [backup for backup in found if backup is not None]
+
+    def newest(self, until: int | None = None) -> Backup | None:
+        """Return the newest backup, at or before a moment if one is given; None without one."""
+        for path in reversed(self.folders()):
+            if until is not None and (moment_of_id(path.name) or 0) > until:
+                continue
+            if (content := self._manifest(path)) is not None:
+                return Backup.decode(content, path, self.storage)
+        return None
+
+    def ended(self, backup: str) -> Backup | None:
+        """Return a backup that has a manifest, None if it is unfinished.
+
+        Raises ConflictError for one that was given up.
+        """
+        path = self.folder / backup
+        content = read_if_there(self.storage, path / MANIFEST_NAME)
+        if content == GIVEN_UP:
+            raise ConflictError(
+                f"{path}: another backup to this set has begun meanwhile and given this one up;"
+                " take another backup when it has ended"
+            )
+        return None if content is None else Backup.decode(content, path, self.storage)
+
+    def clean(self) -> None:
+        """Remove what jobs that were killed, or were late, have left beside manifests."""
+        for path, names in self.storage.names_below(self.folder).items():
+            if MANIFEST_NAME in names and sum(name.endswith(".json") for name in names) > 1:
+                self.clean_folder(path)
+
+    def clean_folder(self, path: Path) -> None:
+        """Remove the files that a finished backup, or one that was given up, does not need.
+
+        The plan is removed last: a folder with a manifest and a plan is cleaned by the next backup.
+        """
+        content = self.storage.read(path / MANIFEST_NAME)
+        kept = {MANIFEST_NAME}
+        if content != GIVEN_UP:
+            kept |= {file.ref.name for file in Backup.decode(content, path, self.storage).files}
+        found = [entry for entry in self.storage.entries(path) if entry.name not in kept]
+        for entry in [*(e for e in found if e.name != PLAN_NAME), path / PLAN_NAME]:
+            self.storage.delete(entry)
+
+    def remove_unfinished(self, path: Path, *, is_alone: bool) -> None:
+        """Remove an unfinished backup; one whose job may still be at work cannot be finished then.
+
+        `is_alone` says that no other job is at work. Raises ConflictError where it has just been
+        finished.
+        """
+        if is_alone:
+            self.storage.delete_below(path)
+            return
+        if not self.storage.put_if_absent(path / MANIFEST_NAME, GIVEN_UP):
+            raise ConflictError(
+                f"{path}: another process has just finished this backup; take another one"
+            )
+        self.clean_folder(path)
 
     def chain(self, at: Moment | None = None) -> list[Backup]:
         """Return a full backup and its increments up to the backup `at`.
@@ -151,7 +258,7 @@ class BackupSet:
         `at` is a backup's id, or a moment, which means the newest backup at or before it; None is
         the newest. Raises NotFoundError listing the backups, CorruptionError for a broken chain.
         """
-        chain = [self.read(self._id_at(at))]
+        chain = [self._at(at)]
         while (older := self._parent_of(chain[0])) is not None:
             chain.insert(0, older)
         return chain
@@ -165,7 +272,7 @@ class BackupSet:
             return [str(error)]
         for file in found.files:
             try:
-                check_data_file(found.path, file)
+                check_data_file(self.storage, found.path, file)
             except _DAMAGE as error:
                 problems.append(str(error))
         try:
@@ -193,51 +300,56 @@ class BackupSet:
             )
         return older
 
-    def _id_at(self, at: Moment | None) -> str:
-        ids = self.ids()
-        if not ids:
-            raise NotFoundError(f"{self.folder} has no backup; take one with kudulite.backup")
-        if at is None:
-            return ids[-1]
+    def _at(self, at: Moment | None) -> Backup:
         if isinstance(at, str) and moment_of_id(at) is not None:
-            return at
-        moment = parse_timestamp(at)
-        found = [name for name in ids if (moment_of_id(name) or 0) <= moment]
-        if not found:
+            return self.read(at)
+        moment = None if at is None else parse_timestamp(at)
+        found = self.newest(moment)
+        if found is None and (moment is None or not self.ids()):
+            raise NotFoundError(f"{self.folder} has no backup; take one with kudulite.backup")
+        if found is None:
             raise NotFoundError(
-                f"{self.folder} has no backup at or before {format_timestamp(moment)};"
+                f"{self.folder} has no backup at or before {format_timestamp(moment or 0)};"
                 f" {self._listed()}"
             )
-        return found[-1]
+        return found
 
     def _listed(self) -> str:
         return f"backups: {', '.join(self.ids()) or 'none'}"
 
 
-def list_backups(target: str | PathLike[str]) -> list[Backup]:
-    """Return the finished backups in the directory `target`, the oldest first.
+def list_backups(
+    target: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None
+) -> list[Backup]:
+    """Return the finished backups at `target`, the oldest first.
 
-    Raises CorruptionError for a damaged manifest, FormatVersionError for one of a newer version.
+    `target` is an address as in `connect`, with the `storage_options` of its store. Raises
+    CorruptionError for a damaged manifest, FormatVersionError for one of a newer version.
     """
-    backups = BackupSet(path_of(target), default_environment().storage)
-    return [backups.read(name) for name in backups.ids()]
+    backups = BackupSet.at(target, storage_options)
+    return backups.all()
 
 
 def verify_backups(
-    target: str | PathLike[str], report: Callable[[str], None] = lambda backup: None
+    target: str | PathLike[str],
+    report: Callable[[str], None] = lambda backup: None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
 ) -> dict[str, list[str]]:
-    """Read all backups in the directory `target`; return the problems of each damaged one by id.
+    """Read all backups at `target`; return the problems of each damaged one by its id.
 
-    Lengths, checksums and row counts of all files are compared with the manifests, and each
-    manifest with that of its parent. `report` is called with the id of each backup before it is
-    read. Raises NotFoundError if there is no backup.
+    `target` is an address as in `connect`, with the `storage_options` of its store. Lengths,
+    checksums and row counts of all files are compared with the manifests, and each manifest with
+    that of its parent. `report` is called with the id of each backup before it is read. Raises
+    NotFoundError if there is no backup.
     """
-    backups = BackupSet(path_of(target), default_environment().storage)
+    backups = BackupSet.at(target, storage_options)
     found: dict[str, list[str]] = {}
-    if not backups.ids():
+    ids = backups.ids()
+    if not ids:
         raise NotFoundError(f"{backups.folder} has no backup to verify")
-    with Progress(f"verification of {backups.folder}", len(backups.ids()), "backups") as progress:
-        for name in progress.counted(backups.ids(), lambda name: 1):
+    with Progress(f"verification of {backups.folder}", len(ids), "backups") as progress:
+        for name in progress.counted(ids, lambda name: 1):
             report(name)
             if problems := backups.problems_of(name):
                 found[name] = problems
@@ -247,13 +359,15 @@ def verify_backups(
 class LockedJob:
     """A backup or restore in progress; it holds the lock of a folder until its `with` block ends.
 
-    Unfinished work stays on disk, and the next job of the same kind continues it.
+    Unfinished work stays on disk, and the next job of the same kind continues it. Without locks,
+    `_is_alone` is False: other jobs may be at work in the folder.
     """
 
     def __init__(self, folder: Path, storage: Storage, announcement: str) -> None:
-        storage.make_root(folder)
+        storage.make_folders(folder)
         with ExitStack() as held:
-            held.enter_context(storage.lease(folder / LOCK_NAME, 0.0, announcement))
+            lease = storage.lease(folder / LOCK_NAME, 0.0, announcement)
+            self._is_alone = held.enter_context(lease)
             self._begin()
             self._held = held.pop_all()
 

@@ -1,6 +1,6 @@
 """The files of a backup set, their JSON forms, and the content hash of a table.
 
-    <set>/lock                           one backup at a time
+    <set>/lock                           one backup at a time, in a directory
     <set>/<backup id>/plan.json          in progress: the moment, the parent, the pieces
                       piece-00007.json   in progress: the result of piece 7, with its file's name
                       piece-00007-<uuid>.parquet
@@ -24,10 +24,15 @@ have equal sums; different tables have equal sums with a probability of 2**-64. 
 protection against rows that are forged on purpose. Floats count by their bits: NaN equals itself,
 and -0.0 differs from 0.0.
 
+Where no lock keeps two jobs apart, an unfinished backup is *given up* before its files are removed:
+its manifest.json is then an object without a backup, and stays, so that a job that is still at work
+cannot publish it.
+
 Format version 2 of a plan and a backup has optional members that older software does not know. It
 is written only for a table that uses one of them, as in a table's manifest.
 
-**Invariants**: (1) a folder with manifest.json is a finished backup and never changes; (2) `start`
+**Invariants**: (1) manifest.json never changes: a folder with one is a finished backup, or one that
+was given up; (2) `start`
 of an incremental backup is `moment` of its parent, and `parent_crc32` is the checksum of the
 parent's manifest; a full backup starts at 0 and has no parent.
 
@@ -65,6 +70,9 @@ from kudulite.storage.storage import FileRef
 
 FORMAT_VERSION, FORMAT_VERSION_WITHOUT_OPTIONS = 2, 1
 MANIFEST_NAME, PLAN_NAME, LOCK_NAME = "manifest.json", "plan.json", "lock"
+
+# On disk: the content of a manifest for a backup that nobody may finish.
+GIVEN_UP = encode_checked_json({"format_version": 1, "is_given_up": True})
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _ID = re.compile(r"(\d{8}T\d{6}\.\d{6})Z-([0-9a-f]{4})")

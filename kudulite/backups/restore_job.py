@@ -1,9 +1,9 @@
 """Restoring a table: a chain of backups into a hidden table, which gets its name at the end.
 
-    <root>/.restore-<name>/lock           one restore of this table at a time
-                           table/         the hidden table
-                           restore.json   the id of the hidden table, and the chain
-    <root>/<name>                         the name that table/ gets by the last step
+    <root>/.restore-<name>/lock           one restore of this table at a time, in a directory
+                           table-<uuid>/  the hidden table
+                           restore.json   the name and id of the hidden table, and the backup
+    <root>/<name>                         the name that the hidden table gets by the last step
 
 The full backup is loaded under its own schema and partitioning. Before each increment the table is
 altered to the schema and partitioning of that increment. Column ids are those of the original
@@ -20,22 +20,29 @@ A step is picklable. Staging a task twice does no harm, because only the tasks g
 count. An interrupted restore leaves the hidden folder. The next restore of the same chain continues
 after the last committed step; a restore of another chain starts over.
 
+An object store has no locks: two restores of a table may be at work. Each step is committed once,
+under its number. The hidden table is only altered while the number is that of the step before, and
+the last number, of a commit without rows, ends that. A restore that starts over makes a table of
+another name, and the first rename of that name counts. The other restore ends with an error, or
+finds the table that it wanted.
+
 **Invariants**: (1) restore.json exists only if the hidden table does; (2) the table's name is free
-or names a finished table at every moment; with `overwrite` it is free between two renames.
+or names a finished table at every moment; with `overwrite` it is free between two renames only
+where the file system cannot exchange names.
 
 **Threads**: one thread uses a job; a step's tasks may be staged in any thread or process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from os import PathLike, cpu_count
-from os.path import abspath
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,33 +58,36 @@ from kudulite.backups.format import (
     content_sum,
     readable_body,
 )
+from kudulite.chain.manifest import Manifest
 from kudulite.chain.partition import RangeBounds
 from kudulite.client.bulk_write import BulkWrite
-from kudulite.client.client import open_table
-from kudulite.client.table import Table, store_of
+from kudulite.client.table import Table
 from kudulite.client.table_names import (
     move_table,
     remove_trash,
-    set_table_aside,
+    replace_table,
     table_folder,
 )
 from kudulite.client.tokens import ScanToken
 from kudulite.errors import (
+    ConflictError,
     CorruptionError,
     FormatVersionError,
     LockTimeoutError,
     StorageError,
     TableExistsError,
+    TableNotFoundError,
 )
 from kudulite.model.aliases import Moment
 from kudulite.shown.progress import Progress
-from kudulite.storage.address import path_of
+from kudulite.storage.address import parse_address
 from kudulite.storage.checked_json import encode_checked_json
+from kudulite.storage.json_form import JsonForm, Stored
 from kudulite.storage.names import new_trash_name
-from kudulite.storage.storage import FileRef, is_taken
+from kudulite.storage.storage import FileRef, Storage, is_taken
 from kudulite.storage.storage_error import arrow_errors
 from kudulite.table.background_work import in_threads
-from kudulite.table.environment import Environment, default_environment
+from kudulite.table.environment import Environment, environment_at
 from kudulite.table.present import listing
 from kudulite.table.row_ids import reserve_ids
 from kudulite.table.table_store import TableStore
@@ -87,7 +97,26 @@ from kudulite.upkeep.garbage_collection import collect_garbage, end_writes
 
 # Each thread stages up to 256 MiB.
 THREAD_COUNT = min(2, cpu_count() or 1)
-_STATE_NAME, _TABLE_NAME = "restore.json", "table"
+_STATE_NAME = "restore.json"
+
+
+@dataclass(frozen=True)
+class _State(JsonForm):
+    """The content of restore.json: the hidden table, and the newest backup of the chain."""
+
+    table_id: str
+    folder: Annotated[str, Stored(name="folder of a hidden table")]
+    backup: Annotated[str, Stored(name="backup id")]
+    backup_crc32: int
+
+    def encode(self) -> bytes:
+        return encode_checked_json({"format_version": FORMAT_VERSION, **self.to_json()})
+
+    @staticmethod
+    def decode(content: bytes, source: str) -> _State:
+        with readable_body(content, source, "the state of a restore") as body:
+            return _State.from_json(body)
+
 
 # Under this id the restored table has the number of the last committed step.
 APPLICATION_ID = "kudulite.restore"
@@ -114,13 +143,13 @@ class RestoreJob(LockedJob):
     def __init__(
         self, chain: Sequence[Backup], path: Path, environment: Environment, *, overwrite: bool
     ) -> None:
-        place = Path(abspath(path))
         self._chain = chain
-        self._place = table_folder(place.parent, place.name)
-        self._folder = place.with_name(f".restore-{place.name}")
-        self._hidden = TableStore(self._folder / _TABLE_NAME, environment)
+        self._environment = environment
+        self._place = table_folder(path.parent, path.name)
+        self._folder = path.with_name(f".restore-{path.name}")
         self._overwrite = overwrite
         self.is_resumed = False
+        environment.storage.make_root(path.parent)
         self._check_target(self._read_state())
         super().__init__(self._folder, environment.storage, "restore")
 
@@ -130,7 +159,7 @@ class RestoreJob(LockedJob):
     @property
     def _target(self) -> TableStore:
         """A store of the table at the place, whichever it is: an old one, or the restored one."""
-        return TableStore(self._place, self._hidden.environment)
+        return TableStore(self._place, self._environment)
 
     @property
     def backup(self) -> Backup:
@@ -144,12 +173,12 @@ class RestoreJob(LockedJob):
 
     def steps(self) -> Iterator[RestoreStep]:
         """Yield the remaining steps; commit each step before taking the next."""
-        if not self._hidden.chain.exists():
-            return  # the table has its name already
+        if self._is_named:
+            return
         for place, backup in enumerate(self._chain):
-            done = listing(self._hidden).applications.get(APPLICATION_ID, -1)
+            done = _done(listing(self._hidden))
             if done < step_numbers(place)[0]:
-                self._alter_to(place)
+                self._alter_to(place, done)
             yield from restore_steps(backup, Table(self._hidden), place, done)
 
     def run(self, report: Callable[[int, int], None] = lambda done, count: None) -> None:
@@ -168,7 +197,7 @@ class RestoreJob(LockedJob):
 
     def content_pieces(self) -> list[ContentPiece]:
         """Return the parts of the check of all rows, none if the backup has no content hash."""
-        if self.backup.content is None or not self._hidden.chain.exists():
+        if self.backup.content is None or self._is_named:
             return []
         return [ContentPiece(token) for token in Table(self._hidden).scan_tokens()]
 
@@ -178,13 +207,28 @@ class RestoreJob(LockedJob):
         `sums` are the results of `content_pieces`; with None the pieces are run here. Raises
         CorruptionError if the rows differ from the backup's, TableExistsError.
         """
-        if self._hidden.chain.exists():
+        if not self._is_named:
             with Progress(f"check of the restored table {self._place.name!r}"):
                 self._check(sums)
             self._lift_ids()
+            self._end_steps()
             collect_garbage(self._hidden, 0, 0)  # files of interrupted attempts
-        self._give_name()
+            self._give_name()
+        self._discard(self._folder)
+        remove_trash(self._folder.parent, self._environment)
         return Table(self._target)
+
+    def _discard(self, folder: Path) -> None:
+        trash = self._folder.with_name(new_trash_name())
+        self._environment.storage.discard(folder, trash)
+
+    def _end_steps(self) -> None:
+        """Commit the last number, so that a restore that is behind alters the table no more."""
+        number = step_numbers(len(self._chain))[0]
+        write = Table(self._hidden).new_bulk_write(
+            "insert", application_id=APPLICATION_ID, application_version=number
+        )
+        write.commit([])
 
     def _lift_ids(self) -> None:
         """Let new rows get ids above all that the table had given, also to rows that are gone."""
@@ -213,47 +257,73 @@ class RestoreJob(LockedJob):
 
     def _begin(self) -> None:
         """Find the hidden table of this chain, or make it anew."""
-        if not self._target.storage.exists(self._folder / LOCK_NAME):
+        storage = self._environment.storage
+        if self._is_alone and not storage.exists(self._folder / LOCK_NAME):
             raise LockTimeoutError(
                 f"{self._folder}: another restore has just ended; look at its table"
             )
         state = self._read_state()
         self._check_target(state)
-        if state is not None and state["chain"] == self._chain_state():
-            self.is_resumed = True
-            if self._hidden.chain.exists():
-                end_writes(self._hidden, 0)
-            return
-        storage = self._target.storage
+        if state is not None and self._is_of_chain(state):
+            self._state, self._hidden = state, self._hidden_at(state.folder)
+            self.is_resumed = self._is_named or self._has_hidden()
+            if self.is_resumed:
+                if not self._is_named:
+                    end_writes(self._hidden, 0)
+                return
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Make a hidden table, and remove all others."""
+        storage = self._environment.storage
         storage.delete(self._folder / _STATE_NAME)
-        storage.delete_below(self._hidden.folder)
+        for path in storage.entries(self._folder):
+            if storage.is_folder(path):
+                self._discard(path)
+        folder = f"table-{uuid.uuid4().hex}"
+        self._hidden = self._hidden_at(folder)
         first = self._chain[0]
         self._hidden.create(first.schema, first.partition)
-        state = {
-            "format_version": FORMAT_VERSION,
-            "table_id": self._hidden.newest().table_id,
-            "chain": self._chain_state(),
-        }
-        storage.put_if_absent(self._folder / _STATE_NAME, encode_checked_json(state))
+        self._state = _State(
+            self._hidden.newest().table_id, folder, self.backup.id, self.backup.crc32
+        )
+        storage.put_if_absent(self._folder / _STATE_NAME, self._state.encode())
 
-    def _chain_state(self) -> list[list[Any]]:
-        return [[backup.id, backup.crc32] for backup in self._chain]
+    def _hidden_at(self, folder: str) -> TableStore:
+        return TableStore(self._folder / folder, self._environment)
 
-    def _read_state(self) -> dict[str, Any] | None:
+    def _has_hidden(self) -> bool:
+        exists = self._hidden.chain.exists()
+        return exists and self._hidden.newest().table_id == self._state.table_id
+
+    @property
+    def _is_named(self) -> bool:
+        """Whether the hidden table has the table's name: the last run ended just after that."""
+        return self._names(self._state)
+
+    def _is_of_chain(self, state: _State) -> bool:
+        """Whether a state is of the same chain: each manifest has the checksum of its parent's."""
+        return (state.backup, state.backup_crc32) == (self.backup.id, self.backup.crc32)
+
+    def _names(self, state: _State) -> bool:
+        target = self._target
+        return target.chain.exists() and target.newest().table_id == state.table_id
+
+    def _read_state(self) -> _State | None:
         path = self._folder / _STATE_NAME
         try:
-            content = self._target.storage.read(path)
-            with readable_body(content, str(path), "the state of a restore") as state:
-                return {name: state[name] for name in ("table_id", "chain")}
+            return _State.decode(self._environment.storage.read(path), str(path))
         except FormatVersionError:
             raise
         except (StorageError, CorruptionError):
             return None
 
-    def _check_target(self, state: dict[str, Any] | None) -> None:
+    def _check_target(self, state: _State | None) -> None:
         """Raise TableExistsError unless the name is free, or may be taken."""
         folder = self._target.folder
-        if not is_taken(self._target.storage, folder) or self._is_named(state):
+        if not is_taken(self._environment.storage, folder):
+            return
+        if state is not None and self._is_of_chain(state) and self._names(state):
             return
         if not self._target.chain.exists():
             raise TableExistsError(f"cannot restore to {folder}: it exists and is not a table")
@@ -263,14 +333,11 @@ class RestoreJob(LockedJob):
                 " overwrite=True"
             )
 
-    def _is_named(self, state: dict[str, Any] | None) -> bool:
-        """Whether the last run ended just after it gave this chain's table its name."""
-        if state is None or state["chain"] != self._chain_state() or self._hidden.chain.exists():
-            return False
-        return self._target.chain.exists() and self._target.newest().table_id == state["table_id"]
+    def _alter_to(self, place: int, done: int) -> None:
+        """Give the hidden table the schema, partitioning and retention of a backup.
 
-    def _alter_to(self, place: int) -> None:
-        """Give the hidden table the schema, partitioning and retention of a backup."""
+        `done` is the number of the last step. Raises ConflictError if it is not any more.
+        """
         backup, manifest = self._chain[place], self._hidden.newest()
         stale = stale_ranges(self._chain[place - 1], backup) if place else frozenset()
         now, then = (
@@ -293,19 +360,32 @@ class RestoreJob(LockedJob):
                 dropped=stale & {given.bounds for given in draft.ranges},
             )
 
-        alter_table(self._hidden, [altered])
+        def check(newest: Manifest) -> None:
+            if _done(newest) != done:
+                raise self._overtaken()
+
+        alter_table(self._hidden, [altered], check)
+
+    def _overtaken(self) -> ConflictError:
+        return ConflictError(
+            f"{self._place}: another restore of this table is at work; look at its table when it"
+            " has ended, or restore again"
+        )
 
     def _give_name(self) -> None:
-        storage, root = self._target.storage, self._target.folder.parent
-        if self._hidden.chain.exists():
-            if self._overwrite and self._target.chain.exists():
-                set_table_aside(self._target, f"restore of {self._target.name!r}")
-            move_table(self._hidden, self._target)
-        trash = root / new_trash_name(f"{self._folder.name}-{self.backup.id}")
-        storage.delete_below(trash)
-        storage.move(self._folder, trash)
-        storage.sync([root])
-        remove_trash(root, self._hidden.environment)
+        """Rename the hidden table; of several restores that do so the first one counts."""
+        try:
+            target = self._target
+            if self._overwrite and target.chain.exists():
+                replace_table(self._hidden, target, lambda: self._folder)
+            else:
+                move_table(self._hidden, target)
+        except (StorageError, TableExistsError, TableNotFoundError) as error:
+            if self._is_named:
+                return
+            if not self._is_alone and not self._hidden_at(self._hidden.name).chain.exists():
+                raise self._overtaken() from error
+            raise
 
 
 def stale_ranges(before: Backup, after: Backup) -> frozenset[RangeBounds]:
@@ -328,9 +408,18 @@ def restore(
     *,
     at: Moment | None = None,
     overwrite: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    table_storage_options: Mapping[str, str] | None = None,
 ) -> Table:
     """Restore the table at `path` from the backups in `target`; see `begin_restore`."""
-    with begin_restore(target, path, at=at, overwrite=overwrite) as job:
+    with begin_restore(
+        target,
+        path,
+        at=at,
+        overwrite=overwrite,
+        storage_options=storage_options,
+        table_storage_options=table_storage_options,
+    ) as job:
         job.run()
         return job.finish()
 
@@ -341,19 +430,30 @@ def begin_restore(
     *,
     at: Moment | None = None,
     overwrite: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    table_storage_options: Mapping[str, str] | None = None,
 ) -> RestoreJob:
     """Begin to restore the table at `path` from the backups in `target`, or continue to.
 
     `at` is a backup's id, or a moment, which means the newest backup at or before it; None is the
     newest of all. With `overwrite` an existing table is replaced at the end, with its history.
+    `target` and `path` are addresses as in `connect`, of any two stores: `storage_options` reach
+    the backups, and `table_storage_options` the table.
 
     Raises NotFoundError listing the backups, TableExistsError, CorruptionError or StorageError for
     a damaged or missing manifest, FormatVersionError for one of a newer version, LockTimeoutError
-    while another restore of the same table is in progress.
+    while another restore of the same table in a directory is in progress, and ConflictError on an
+    object store if one has overtaken this one.
     """
-    environment = default_environment()
-    chain = BackupSet(path_of(target), environment.storage).chain(at)
-    return RestoreJob(chain, path_of(path), environment, overwrite=overwrite)
+    chain = BackupSet.at(target, storage_options).chain(at)
+    address = parse_address(path, table_storage_options)
+    environment = environment_at(address.storage)
+    return RestoreJob(chain, address.path, environment, overwrite=overwrite)
+
+
+def _done(newest: Manifest) -> int:
+    """Return the number of the last step that was committed, -1 before the first."""
+    return newest.applications.get(APPLICATION_ID, -1)
 
 
 def step_numbers(place: int) -> tuple[int, int]:
@@ -372,7 +472,8 @@ class RestoreStep:
     names: tuple[str, ...]
     is_full: bool
     write: BulkWrite
-    table_folder: Path
+    table: Table
+    storage: Storage = field(repr=False)  # of the backup
 
     @property
     def task_count(self) -> int:
@@ -388,7 +489,7 @@ class RestoreStep:
         file = self.files[index]
         # A file that also has other rows was checked when those were staged.
         if not self.is_deletes or file.delete_count == file.row_count:
-            check_data_file(self.backup_folder, file)
+            check_data_file(self.storage, self.backup_folder, file)
         return self.write.stage(self._batches(file.ref), index)
 
     def commit(self, staged: Sequence[StagedTask]) -> None:
@@ -396,8 +497,8 @@ class RestoreStep:
         self.write.commit(staged)
 
     def _batches(self, ref: FileRef) -> Iterator[pa.RecordBatch]:
-        table, path = open_table(self.table_folder), self.backup_folder / ref.name
-        source = store_of(table).storage.open(path, ref)
+        path = self.backup_folder / ref.name
+        source = self.storage.open_ranges(path, ref).file([])
         columns = [*self.names, *([] if self.is_full else [CHANGE_TYPE])]
         with (
             arrow_errors(path, "cannot be read as Parquet"),
@@ -405,9 +506,9 @@ class RestoreStep:
         ):
             for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
                 batch.validate(full=True)
-                yield self._chosen(batch, table)
+                yield self._chosen(batch)
 
-    def _chosen(self, batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
+    def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.is_full:
             return batch
         is_delete = pc.equal(batch.column(CHANGE_TYPE), "delete")
@@ -416,7 +517,7 @@ class RestoreStep:
             return chosen.filter(pc.invert(is_delete))
         chosen = chosen.filter(is_delete)
         # A row of a dropped range has no tablet, and was dropped with the range here, too.
-        index = table.tablet_index(pa.Table.from_batches([chosen]))
+        index = self.table.tablet_index(pa.Table.from_batches([chosen]))
         return chosen.filter(pc.greater_equal(index, 0))
 
 
@@ -449,5 +550,6 @@ def restore_steps(backup: Backup, table: Table, place: int, done: int) -> Iterat
             names=tuple(names),
             is_full=backup.is_full,
             write=write,
-            table_folder=table.path,
+            table=table,
+            storage=backup.storage,
         )

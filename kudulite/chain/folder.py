@@ -54,6 +54,11 @@ def make_table_folders(storage: Storage, folder: Path) -> None:
     storage.make_folder(folder / WRITES_FOLDER)
 
 
+def has_table_files(storage: Storage, folder: Path) -> bool:
+    """Whether the files of a table are in a folder itself."""
+    return all(storage.is_folder(folder / name) for name in (MANIFEST_FOLDER, TABLET_FOLDER))
+
+
 def listed_versions(storage: Storage, folder: Path) -> list[int]:
     """Return the numbers in the names of manifest files, ascending; strays are included."""
     names = [path.name for path in storage.entries(folder / MANIFEST_FOLDER)]

@@ -23,10 +23,9 @@ from __future__ import annotations
 
 import errno
 import itertools
-import uuid
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,6 +37,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kudulite.basefile.base_data import CUT_ROWS_MAX
+from kudulite.chain.folder import has_table_files
 from kudulite.chain.manifest import TabletEntry
 from kudulite.client.pandas_frames import frame_of
 from kudulite.errors import OptionError, OutOfMemoryError, StorageError
@@ -50,8 +50,7 @@ from kudulite.rowset.rowset import ScannedRows
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
 from kudulite.shown.html import ROWS_SHOWN, html_rows
 from kudulite.shown.progress import Progress
-from kudulite.storage.address import DIRECTORIES, path_of
-from kudulite.storage.names import MANIFEST_FOLDER, TABLET_FOLDER
+from kudulite.storage.address import parse_address
 from kudulite.storage.storage import Storage
 from kudulite.storage.storage_error import is_out_of_memory
 from kudulite.table.environment import environment_beside
@@ -151,30 +150,31 @@ class ArrowResult(ABC, Generic[Spec]):
             for start in range(0, batch.num_rows, _DICTS_AT_ONCE):
                 yield from python_rows(batch.slice(start, _DICTS_AT_ONCE))
 
-    def to_parquet(self, path: str | PathLike[str]) -> int:
+    def to_parquet(
+        self, path: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None
+    ) -> int:
         """Write the rows to a Parquet file while they are read; return their number.
 
+        `path` may be an address as in `connect`, of any store, with `storage_options` of its own.
         The file gets its name, and replaces one of that name, when it is complete and durable.
         Raises OptionError for a folder, for a place inside a table, and for a scan without columns;
-        UsageError for a URL; StorageError.
+        UsageError for another URL; StorageError.
         """
         if not len(self.schema):
             raise OptionError("a scan without columns has no Parquet file; use count()")
-        target = path_of(path)
-        storage = environment_beside(self._read.store.environment, DIRECTORIES).storage
+        address = parse_address(path, storage_options)
+        target = address.path
+        storage = environment_beside(self._read.store.environment, address.storage).storage
         _check_export(storage, target)
-        hidden = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         with (
             Progress(f"export to {target.name}", self._known_count()) as progress,
-            storage.open_sink(hidden) as sink,
+            storage.open_replacing_sink(target) as sink,
         ):
             with pq.ParquetWriter(sink, self.schema) as writer:
                 for rows in _row_groups(self.to_batches()):
                     writer.write_table(rows)
                     progress.add(rows.num_rows)
             sink.finish()
-        storage.move(hidden, target)
-        storage.sync([target.parent])
         return progress.done
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -195,17 +195,15 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _check_export(storage: Storage, target: Path) -> None:
-    """Raise OptionError or StorageError unless a file may be written at `target`."""
+    """Raise OptionError unless a file may be written at `target`."""
     for folder in (target, *target.parents):
-        if all(storage.is_folder(folder / name) for name in (MANIFEST_FOLDER, TABLET_FOLDER)):
+        if has_table_files(storage, folder):
             raise OptionError(
                 f"{target} is a place inside the table {folder}, which has files of its own only;"
                 " give a path outside it"
             )
     if storage.is_folder(target):
         raise OptionError(f"{target} is a folder; give the path of a file")
-    if not storage.exists(target.parent):
-        raise StorageError(errno.ENOENT, f"cannot create {target}: its folder does not exist")
 
 
 class RowScan(ArrowResult[ScanSpec]):

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import errno
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -312,12 +313,21 @@ def _move_over(store: TableStore, folder: Path, reserve_seconds: int) -> None:
 
 def _replace_table(store: TableStore, target: TableStore, reserve_seconds: int) -> None:
     """Put a staged table in the place of another one, which is soft-deleted, in one step."""
+    replace_table(store, target, lambda: _new_holder(target, reserve_seconds))
+
+
+def replace_table(store: TableStore, target: TableStore, new_holder: Callable[[], Path]) -> None:
+    """Put a table in the place of another one, which is in the holder then, in one step.
+
+    `new_holder` makes a new folder for that, durable, when both tables are locked. Raises
+    UsageError, TableNotFoundError, LockTimeoutError, StorageError.
+    """
     root, storage = target.folder.parent, store.storage
     _check_is_no_link(target)
     with ExitStack() as stack:
         replaced = stack.enter_context(target.locked(f"replacement of {target.name!r}"))
         stack.enter_context(store.locked(f"publication of {store.name!r}"))
-        holder = _new_holder(target, reserve_seconds)
+        holder = new_holder()
         made, moved = holder / target.name, list[tuple[Path, Path]]()
 
         def move(source: Path, place: Path) -> None:

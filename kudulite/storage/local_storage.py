@@ -26,12 +26,13 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from kudulite.errors import CorruptionError
+from kudulite.errors import CorruptionError, StorageError
 from kudulite.storage.address import DIRECTORIES, StorageAddress
 from kudulite.storage.held_file import HeldFile, is_held, remove_hidden, touch
 from kudulite.storage.open_file import READ_FLAGS, AppendFile, DurableSteps, OpenFolder, read_range
@@ -121,6 +122,22 @@ class LocalSink:
         self.abort()
 
 
+class ReplacingSink(LocalSink):
+    """A new file that replaces any other one of its name when it is complete."""
+
+    def __init__(self, storage: LocalStorage, path: Path) -> None:
+        self._place, self._local = path, storage
+        hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        super().__init__(storage, hidden, makes_folder=False)
+
+    def finish(self) -> FileRef:
+        """Sync the file and give it its name, durably; return its reference."""
+        found = super().finish()
+        self._local.move(self.path, self._place)
+        self._local.sync([self._place.parent])
+        return replace(found, name=self._place.name)
+
+
 class LocalSource:
     """A file whose content is in memory, or mapped.
 
@@ -185,6 +202,13 @@ class LocalStorage:
         self.before("create", path)
         return LocalSink(self, path)
 
+    def open_replacing_sink(self, path: Path) -> ReplacingSink:
+        """Open a hidden file, which gets its name at the end; its folder must be there."""
+        if not self.exists(path.parent):
+            raise StorageError(errno.ENOENT, f"cannot create {path}: its folder does not exist")
+        self.before("create", path)
+        return ReplacingSink(self, path)
+
     def put_if_absent(self, path: Path, content: bytes) -> bool:
         """Create `path` with all of `content`, durably, in one step; return False if it exists."""
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -232,9 +256,13 @@ class LocalStorage:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
 
     def make_root(self, path: Path) -> None:
+        """Make a directory of tables and all above it that are missing, durably."""
+        self.make_folders(path)
+
+    def make_folders(self, path: Path) -> None:
         """Make a folder and all above it that are missing, durably."""
         if not self.exists(path.parent):
-            self.make_root(path.parent)
+            self.make_folders(path.parent)
         is_new = not self.exists(path)
         self.make_folder(path)
         if is_new:
@@ -411,6 +439,12 @@ class LocalStorage:
         self.before("remove", folder)
         shutil.rmtree(folder, ignore_errors=True)
 
+    def discard(self, folder: Path, trash: Path) -> None:
+        """Rename a folder, durably, and remove it and all in it."""
+        self.move(folder, trash)
+        self.sync({folder.parent, trash.parent})
+        self.delete_below(trash)
+
     # -- folders of tables
 
     def table_names(self, root: Path) -> list[str] | None:
@@ -462,12 +496,12 @@ class LocalStorage:
         return HeldFile(self, path, content)
 
     @contextlib.contextmanager
-    def lease(self, path: Path, timeout_seconds: float, work: str) -> Iterator[None]:
+    def lease(self, path: Path, timeout_seconds: float, work: str) -> Iterator[bool]:
         """Hold the lock of a file, which is made if it is missing."""
         create_lock_file(path)
         with TableLock(path, timeout_seconds) as lock:
             lock.announce(work)
-            yield
+            yield True
 
     def is_held(self, path: Path) -> bool:
         """Whether a process of any host that shares the locks holds a file."""

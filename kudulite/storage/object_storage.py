@@ -78,8 +78,9 @@ def _touched(path: Path) -> Path:
 class ObjectSink:
     """A new object that is being written, in a temporary file of this machine if it is long."""
 
-    def __init__(self, storage: ObjectStorage, path: Path) -> None:
+    def __init__(self, storage: ObjectStorage, path: Path, *, replaces: bool = False) -> None:
         self._storage = storage
+        self._replaces = replaces
         self.path = path
         self.closed = False
         self._file = tempfile.SpooledTemporaryFile(max_size=PUT_BYTES_MAX)
@@ -109,7 +110,7 @@ class ObjectSink:
     def finish(self) -> FileRef:
         """Put the object; return its reference. It is durable, and so is its name."""
         self._file.seek(0)
-        if self._length <= PUT_BYTES_MAX:
+        if self._length <= PUT_BYTES_MAX and not self._replaces:
             self._storage._create(self.path, self._file.read())
         else:
             self._storage.put_parts(self.path, self._file)
@@ -243,6 +244,10 @@ class ObjectStorage(DurableSteps):
         """Open a new object for writing."""
         return ObjectSink(self, path)
 
+    def open_replacing_sink(self, path: Path) -> ObjectSink:
+        """Open an object for writing, which replaces any other one."""
+        return ObjectSink(self, path, replaces=True)
+
     def put_if_absent(self, path: Path, content: bytes) -> bool:
         """Put an object of a name that none has; return False if there is another one."""
         name = self._name(path)
@@ -309,6 +314,9 @@ class ObjectStorage(DurableSteps):
             obstore.put(self._store, self._name(path), content)
 
     def make_folder(self, path: Path) -> None:
+        """Do nothing: there are no folders."""
+
+    def make_folders(self, path: Path) -> None:
         """Do nothing: there are no folders."""
 
     def make_root(self, path: Path) -> None:
@@ -575,9 +583,9 @@ class ObjectStorage(DurableSteps):
         return ObjectHeld(self, path)
 
     @contextlib.contextmanager
-    def lease(self, path: Path, timeout_seconds: float, work: str) -> Iterator[None]:
-        """Do nothing: of two that do the same work, one loses it when it publishes."""
-        yield
+    def lease(self, path: Path, timeout_seconds: float, work: str) -> Iterator[bool]:
+        """Give False: of two that do the same work, one loses it when it publishes."""
+        yield False
 
     def is_held(self, path: Path) -> bool:
         """Whether an object was put or touched in the last day: no store knows more."""
@@ -647,6 +655,18 @@ class ObjectStorage(DurableSteps):
                     raise
                 for name in some:  # Azure stops at the first one that is gone
                     self.delete(self._path(name))
+
+    def discard(self, folder: Path, trash: Path) -> None:
+        """Delete the tables whose folders are a folder or below it, and the objects in it."""
+        try:
+            self.move(folder, trash)
+        except StorageError as error:
+            if error.errno != errno.ENOENT:  # else it has no tables
+                raise
+        else:
+            self.delete_below(trash)
+        for found in self.listed(folder):
+            self.delete(found.path)
 
     def _delete_tables(self, folder: Path) -> None:
         """Delete the tables whose folders are `folder` or below it, and their names."""

@@ -1,11 +1,12 @@
 """Storage: the few verbs by which the engine keeps files, and what only a directory can do.
 
     put, open_sink      a new file, whole or as a stream; its content is durable
+    open_replacing_sink an export, which may replace a file
     put_if_absent       a new file in one durable step, of which one of several writers wins
     sync                the names of new files are durable
     read, read_ranges, length, exists, identity, is_folder, entries, files_below, names_below
     open, open_whole, open_ranges, kept_bytes, requests_at_once, side_by_side, prefetch
-    delete, delete_folder, delete_below
+    delete, delete_folder, delete_below, discard
     hold, is_held, mark_used     a file that shows that an operation is under way
     place_of, new_place, name_place, move, exchange, link_target     the folders of tables
     directory           an open file that grows
@@ -168,6 +169,12 @@ class Storage(Protocol):
         So a late file never brings back the folder of a table that was deleted.
         """
 
+    def open_replacing_sink(self, path: Path) -> Sink:
+        """Open a file of a user for writing, in a folder that is there.
+
+        `finish` puts it in the place of any other of its name, in one durable step.
+        """
+
     def put_if_absent(self, path: Path, content: bytes) -> bool:
         """Create `path` with all of `content`, durably, in one step; return False if it exists.
 
@@ -186,8 +193,11 @@ class Storage(Protocol):
     def make_folder(self, path: Path) -> None:
         """Make a folder, where there are folders; it may exist, its parent must."""
 
-    def make_root(self, path: Path) -> None:
+    def make_folders(self, path: Path) -> None:
         """Make a folder and all above it, durably, where there are folders."""
+
+    def make_root(self, path: Path) -> None:
+        """Make a directory of tables as `make_folders` does, and know it as such."""
 
     def sync(self, folders: Iterable[Path]) -> None:
         """Make the names in these folders durable, those of files and of folders."""
@@ -304,8 +314,8 @@ class Storage(Protocol):
     def hold(self, path: Path, content: bytes) -> Held:
         """Make a file that this process holds, in a folder that is there; see held_file.py."""
 
-    def lease(self, path: Path, timeout_seconds: float, work: str) -> AbstractContextManager[None]:
-        """Keep others from the same work, where that can be done; it saves double work only.
+    def lease(self, path: Path, timeout_seconds: float, work: str) -> AbstractContextManager[bool]:
+        """Keep others from the same work, where that can be done; give whether it is.
 
         Raises LockTimeoutError, which names the holder.
         """
@@ -336,6 +346,13 @@ class Storage(Protocol):
 
     def delete_below(self, folder: Path) -> None:
         """Remove a folder and all in it; another process may remove parts of it meanwhile."""
+
+    def discard(self, folder: Path, trash: Path) -> None:
+        """Remove a folder and all in it, which is `trash` from the first step on, durably.
+
+        A table that has got another folder before that step is not removed, and none gets one
+        later.
+        """
 
 
 class Directory(Protocol):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 import kudulite
+from kudulite.chain.folder import has_table_files
 from kudulite.errors import OptionError, UsageError
 from kudulite.shown.progress import Progress, byte_text
 from kudulite.storage.address import path_of
@@ -31,7 +32,6 @@ from kudulite.tools.output import (
     BackupSetPath,
     ColumnNames,
     TablePath,
-    is_table,
     names_of,
     print_json,
     print_rows,
@@ -213,12 +213,13 @@ def backups(
     as_json: AsJson = False,
 ) -> None:
     """List the backups of a set, the oldest first; --verify ends with status 1 for damage."""
-    place = path_of(target)
-    if is_table(place):
+    address = address_of(target)
+    storage = environment_of(address).storage
+    if has_table_files(storage, address.path):
         raise UsageError(f"{target} is a table, not the directory of a table's backups")
-    if place.exists() and not place.is_dir():
-        raise UsageError(f"{target} is a file, not the directory of a table's backups")
-    if not place.exists():
+    if not storage.is_folder(address.path):
+        if storage.exists(address.path):
+            raise UsageError(f"{target} is a file, not the directory of a table's backups")
         print(f"kudulite: {target} does not exist", file=sys.stderr)
     if verify:
         damaged = kudulite.verify_backups(target)
@@ -247,7 +248,7 @@ def restore(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="SET", help="The directory of the backups; with --to or --version, a table."
+            metavar="SET", help="The place of the backups; with --to or --version, a table."
         ),
     ],
     path: Annotated[

@@ -20,7 +20,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.csv
@@ -35,9 +35,11 @@ from kudulite.model.schema import Column
 from kudulite.model.types import ColumnType
 from kudulite.model.values import python_rows, python_values
 from kudulite.shown.progress import Progress
+from kudulite.storage.address import DIRECTORIES
 from kudulite.table.environment import default_environment
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import COMMIT_TIMESTAMP
+from kudulite.tools.addresses import address_of, environment_of
 
 PIPE_WIDTH = 100_000
 _MICROSECONDS = re.compile(r"-?\d+")
@@ -46,7 +48,7 @@ TablePath = Annotated[
     str, typer.Argument(metavar="PATH", help="The table's folder, or s3://bucket/prefix/table.")
 ]
 BackupSetPath = Annotated[
-    str, typer.Argument(metavar="SET", help="The directory of the table's backups.")
+    str, typer.Argument(metavar="SET", help="The directory or address of the table's backups.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 ColumnNames = Annotated[str | None, typer.Option("--columns", help="Names, separated by commas.")]
@@ -140,7 +142,7 @@ class RowFormat(enum.StrEnum):
 
 
 def write_rows(
-    reader: pa.RecordBatchReader, row_format: RowFormat, output: Path | None, about: str
+    reader: pa.RecordBatchReader, row_format: RowFormat, output: str | None, about: str
 ) -> None:
     """Write all rows; a table at once, other formats batch by batch.
 
@@ -224,19 +226,25 @@ def value_of_text(name: str, column_type: ColumnType, text: str, kind: str = "")
 
 
 @contextlib.contextmanager
-def _sink(output: Path | None) -> Iterator[BinaryIO]:
+def _sink(output: str | None) -> Iterator[BinaryIO]:
     if output is None:
         sys.stdout.flush()
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
-    else:
-        with output.open("wb") as file:
+        return
+    address = address_of(output)
+    if address.storage == DIRECTORIES:  # perhaps of a pipe or a device
+        with address.path.open("wb") as file:
             yield file
+        return
+    with environment_of(address).storage.open_replacing_sink(address.path) as sink:
+        yield cast(BinaryIO, sink)
+        sink.finish()
 
 
 Format = Annotated[RowFormat, typer.Option("--format", help="json prints one object per line.")]
 OutputFile = Annotated[
-    Path | None, typer.Option("--output", help="A file instead of standard output.")
+    str | None, typer.Option("--output", help="A file or address instead of standard output.")
 ]
 
 

@@ -146,16 +146,22 @@ class TableDraft:
 Step = Callable[[TableDraft], TableDraft]
 
 
-def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
+def alter_table(
+    store: TableStore,
+    steps: Sequence[Step],
+    check: Callable[[Manifest], None] = lambda newest: None,
+) -> Manifest:
     """Publish the version that `steps` make of the newest, all or none of them.
 
-    Raises SchemaError, NotSupportedError, LockTimeoutError, StorageError, ConflictError.
+    `check` is called with the version that is altered, and may raise. Raises SchemaError,
+    NotSupportedError, LockTimeoutError, StorageError, ConflictError.
     """
 
     def publish(turn: Turn) -> Manifest:
         # Rowsets take over what the log holds: records are only read under the schema that they
         # were written under.
         newest = flushed_under_lock(store, turn.newest(), turn)
+        check(newest)
         draft = TableDraft.of(newest)
         try:
             for step in steps:

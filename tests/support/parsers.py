@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kudulite.backups.backup_job import BackupJob
+from kudulite.backups.backup_job import begin_backup
 from kudulite.backups.backup_set import Backup
 from kudulite.backups.format import MANIFEST_NAME, PLAN_NAME, BackupPlan, PieceResult
 from kudulite.basefile.base_data import BaseDataFile
@@ -111,7 +111,9 @@ class _Parsers:
             return read_lock_file(self.place)
 
         table = Table(TableStore(self.files.path, environment()))
-        with BackupJob(table, self.place.parent / "backups", full=True, content_hash=True) as job:
+        with begin_backup(
+            table, self.place.parent / "backups", full=True, content_hash=True
+        ) as job:
             (plan,) = self.place.parent.glob(f"backups/*/{PLAN_NAME}")
             plan_line = _line(plan)
             job.run()
@@ -127,7 +129,7 @@ class _Parsers:
             "lock": Parser(parse_lock, [lock]),
             "hint": Parser(parse_hint, [b"7", b"12345\n"]),
             "backup": Parser(
-                lambda c: Backup.decode(_checked(c), backup.path),
+                lambda c: Backup.decode(_checked(c), backup.path, backup.storage),
                 [_line(backup.path / MANIFEST_NAME)],
             ),
             "backup-plan": Parser(lambda c: BackupPlan.decode(_checked(c), "x"), [plan_line]),

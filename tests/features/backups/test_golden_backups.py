@@ -72,7 +72,7 @@ def test_the_golden_file_is_read(name: str):
     """To a value that is written with the same bytes."""
     value, content = VALUES[name], (GOLDEN / f"{name}.json").read_bytes()
     if isinstance(value, Backup):
-        again = Backup.decode(content, value.path)
+        again = Backup.decode(content, value.path, value.storage)
         assert (again.files, again.content_hash) == (value.files, value.content_hash)
     else:
         again = type(value).decode(content, "x")

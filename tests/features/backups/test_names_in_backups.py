@@ -89,7 +89,8 @@ def test_everything_that_a_backup_writes_is_read(table: Table, tmp_path: Path):
             plan = (target / backup_id(job.moment) / "plan.json").read_bytes()
             assert BackupPlan.decode(plan, "x").encode() == plan
             made = job.finish()
-        assert Backup.decode((made.path / "manifest.json").read_bytes(), made.path) == made
+        content = (made.path / "manifest.json").read_bytes()
+        assert Backup.decode(content, made.path, made.storage) == made
 
 
 @pytest.mark.parametrize("state", [{"format_version": 1}, {"format_version": 1, "chain": 5}])
