@@ -324,7 +324,7 @@ class BackupPiece:
             result = PieceResult(None, content_sum(self.token.open()))
         else:
             result = self._write()
-        # If another process was first, the file goes with all that the manifest does not name.
+        # If another process was first, `finish` removes the file.
         self.storage.put_if_absent(self.result_path, result.encode())
 
     def result(self) -> PieceResult:

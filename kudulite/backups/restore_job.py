@@ -84,7 +84,7 @@ from kudulite.storage.address import parse_address
 from kudulite.storage.checked_json import encode_checked_json
 from kudulite.storage.json_form import JsonForm, Stored
 from kudulite.storage.names import new_trash_name
-from kudulite.storage.storage import FileRef, Storage, is_taken
+from kudulite.storage.storage import FileRef, Storage, discard_folder, is_taken
 from kudulite.storage.storage_error import arrow_errors
 from kudulite.table.background_work import in_threads
 from kudulite.table.environment import Environment, environment_at
@@ -215,12 +215,13 @@ class RestoreJob(LockedJob):
             collect_garbage(self._hidden, 0, 0)  # files of interrupted attempts
             self._give_name()
         self._discard(self._folder)
+        self._environment.storage.delete(self._folder / _STATE_NAME)  # of no folder, if it is there
         remove_trash(self._folder.parent, self._environment)
         return Table(self._target)
 
     def _discard(self, folder: Path) -> None:
         trash = self._folder.with_name(new_trash_name())
-        self._environment.storage.discard(folder, trash)
+        discard_folder(self._environment.storage, folder, trash)
 
     def _end_steps(self) -> None:
         """Commit the last number, so that a restore that is behind alters the table no more."""

@@ -30,7 +30,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -50,7 +49,7 @@ from kudulite.rowset.rowset import ScannedRows
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
 from kudulite.shown.html import ROWS_SHOWN, html_rows
 from kudulite.shown.progress import Progress
-from kudulite.storage.address import parse_address
+from kudulite.storage.address import Address, parse_address
 from kudulite.storage.storage import Storage
 from kudulite.storage.storage_error import is_out_of_memory
 from kudulite.table.environment import environment_beside
@@ -165,7 +164,7 @@ class ArrowResult(ABC, Generic[Spec]):
         address = parse_address(path, storage_options)
         target = address.path
         storage = environment_beside(self._read.store.environment, address.storage).storage
-        _check_export(storage, target)
+        _check_export(storage, address)
         with (
             Progress(f"export to {target.name}", self._known_count()) as progress,
             storage.open_replacing_sink(target) as sink,
@@ -194,10 +193,11 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _check_export(storage: Storage, target: Path) -> None:
-    """Raise OptionError unless a file may be written at `target`."""
+def _check_export(storage: Storage, address: Address) -> None:
+    """Raise OptionError unless a file may be written at an address."""
+    target, root = address.path, address.storage.root
     for folder in (target, *target.parents):
-        if has_table_files(storage, folder):
+        if folder.is_relative_to(root) and has_table_files(storage, folder):
             raise OptionError(
                 f"{target} is a place inside the table {folder}, which has files of its own only;"
                 " give a path outside it"

@@ -21,8 +21,8 @@ from kudulite.chain.manifest import Origin, TabletEntry, VersionList
 from kudulite.client.table_names import move_table, table_folder
 from kudulite.errors import CorruptionError, TableExistsError
 from kudulite.shown.progress import Progress
-from kudulite.storage.names import ROWSET_FOLDER, TABLET_FOLDER
-from kudulite.storage.storage import FileRef, is_taken
+from kudulite.storage.names import ROWSET_FOLDER, TABLET_FOLDER, new_trash_name
+from kudulite.storage.storage import FileRef, discard_folder, is_taken
 from kudulite.table.environment import Environment
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.open_writes import begin_write
@@ -104,7 +104,9 @@ def _places(
     if target.chain.exists() or is_taken(target.storage, place):
         raise TableExistsError(f"cannot copy {source.name!r} to {place}: it is there")
     hidden = TableStore(place.with_name(f".copy-{place.name}"), environment)
-    hidden.storage.delete_below(hidden.folder)
+    if is_taken(hidden.storage, hidden.folder):
+        discard_folder(hidden.storage, hidden.folder, place.with_name(new_trash_name()))
+        hidden = TableStore(hidden.folder, environment)
     return hidden, target
 
 

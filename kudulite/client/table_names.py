@@ -111,7 +111,7 @@ def move_table(store: TableStore, target: TableStore) -> TableStore:
             raise taken
         has_ended = store.log.resume(turn)
         try:
-            storage.move(store.folder, target.folder)
+            storage.move(store.folder, target.folder, store.place)
         except StorageError as error:
             if has_ended:
                 store.log.end(turn, is_first=False)
@@ -150,7 +150,7 @@ def set_table_aside(store: TableStore, work: str, *, if_version: int | None = No
 
 def _move_away(store: TableStore, turn: Turn, target: Path, if_version: int | None) -> None:
     """Give a table that is deleted another folder, and refuse all later turns of it."""
-    store.storage.move(store.folder, target)
+    store.storage.move(store.folder, target, store.place)
     try:
         store.log.end(turn, is_first=if_version is not None)
     except LostRaceError as error:
@@ -330,12 +330,12 @@ def replace_table(store: TableStore, target: TableStore, new_holder: Callable[[]
         holder = new_holder()
         made, moved = holder / target.name, list[tuple[Path, Path]]()
 
-        def move(source: Path, place: Path) -> None:
-            storage.move(source, place)
+        def move(source: Path, place: Path, of: TableStore | None = None) -> None:
+            storage.move(source, place, None if of is None else of.place)
             moved.append((source, place))
 
         try:
-            move(store.folder, made)
+            move(store.folder, made, store)
             storage.sync([holder])
             if not storage.exchange(made, target.folder):
                 move(target.folder, store.folder)

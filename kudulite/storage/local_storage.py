@@ -439,12 +439,6 @@ class LocalStorage:
         self.before("remove", folder)
         shutil.rmtree(folder, ignore_errors=True)
 
-    def discard(self, folder: Path, trash: Path) -> None:
-        """Rename a folder, durably, and remove it and all in it."""
-        self.move(folder, trash)
-        self.sync({folder.parent, trash.parent})
-        self.delete_below(trash)
-
     # -- folders of tables
 
     def table_names(self, root: Path) -> list[str] | None:
@@ -463,7 +457,7 @@ class LocalStorage:
         """Return True: the table is in its folder."""
         return True
 
-    def move(self, source: Path, target: Path) -> None:
+    def move(self, source: Path, target: Path, place: Path | None = None) -> None:
         """Give a file or folder a name that does not exist; durable after `sync` of its folder."""
         self.before("rename", target)
         with storage_errors("rename", source, is_unchanged=True):

@@ -320,8 +320,12 @@ class ObjectStorage(DurableSteps):
         """Do nothing: there are no folders."""
 
     def make_root(self, path: Path) -> None:
-        """Know a directory of tables, which is not made: there are no folders."""
-        self._folders.setdefault(path, TableFolders(self, path))
+        """Know a directory of tables, which is not made: there are no folders.
+
+        The folders in a hidden one are in the list of the directory that it is in.
+        """
+        if not path.name.startswith("."):
+            self._folders.setdefault(path, TableFolders(self, path))
 
     def _check_is_conditional(self, path: Path) -> None:
         """Check, once, that the store refuses a put of an object that exists.
@@ -545,8 +549,10 @@ class ObjectStorage(DurableSteps):
 
     def table_names(self, root: Path) -> list[str] | None:
         """Return the names of the folders of tables, without hidden ones."""
-        self.make_root(root)
-        return self._folders[root].table_names()
+        folders = self._folders_of(root / "any")
+        if folders.root == root:
+            return folders.table_names()
+        return sorted(Path(key).name for key in folders.below(root))
 
     def place_of(self, folder: Path) -> Path:
         """Return the place of a table's folder, as it is now. Raises UsageError for a bucket."""
@@ -562,9 +568,9 @@ class ObjectStorage(DurableSteps):
         """Give a new table its folder; return False where another table has it."""
         return self._folders_of(folder).name(folder, place)
 
-    def move(self, source: Path, target: Path) -> None:
+    def move(self, source: Path, target: Path, place: Path | None = None) -> None:
         """Give the folder of a table a name in the same directory that does not exist."""
-        self._folders_of(source).move(source, target)
+        self._folders_of(source).move(source, target, place)
 
     def exchange(self, one: Path, other: Path) -> bool:
         """Let the folders of two tables change names in one step."""
@@ -655,18 +661,6 @@ class ObjectStorage(DurableSteps):
                     raise
                 for name in some:  # Azure stops at the first one that is gone
                     self.delete(self._path(name))
-
-    def discard(self, folder: Path, trash: Path) -> None:
-        """Delete the tables whose folders are a folder or below it, and the objects in it."""
-        try:
-            self.move(folder, trash)
-        except StorageError as error:
-            if error.errno != errno.ENOENT:  # else it has no tables
-                raise
-        else:
-            self.delete_below(trash)
-        for found in self.listed(folder):
-            self.delete(found.path)
 
     def _delete_tables(self, folder: Path) -> None:
         """Delete the tables whose folders are `folder` or below it, and their names."""

@@ -6,7 +6,7 @@
     sync                the names of new files are durable
     read, read_ranges, length, exists, identity, is_folder, entries, files_below, names_below
     open, open_whole, open_ranges, kept_bytes, requests_at_once, side_by_side, prefetch
-    delete, delete_folder, delete_below, discard
+    delete, delete_folder, delete_below
     hold, is_held, mark_used     a file that shows that an operation is under way
     place_of, new_place, name_place, move, exchange, link_target     the folders of tables
     directory           an open file that grows
@@ -296,10 +296,11 @@ class Storage(Protocol):
     def name_place(self, folder: Path, place: Path) -> bool:
         """Give a new table its folder, durably; return False where another table has it."""
 
-    def move(self, source: Path, target: Path) -> None:
+    def move(self, source: Path, target: Path, place: Path | None = None) -> None:
         """Give the folder of a table, or a local file, a name that does not exist.
 
-        It is durable after `sync` of its folder.
+        Only if the table's files are at `place`, where folders are names of places. It is durable
+        after `sync` of its folder.
         """
 
     def exchange(self, one: Path, other: Path) -> bool:
@@ -347,13 +348,6 @@ class Storage(Protocol):
     def delete_below(self, folder: Path) -> None:
         """Remove a folder and all in it; another process may remove parts of it meanwhile."""
 
-    def discard(self, folder: Path, trash: Path) -> None:
-        """Remove a folder and all in it, which is `trash` from the first step on, durably.
-
-        A table that has got another folder before that step is not removed, and none gets one
-        later.
-        """
-
 
 class Directory(Protocol):
     """The part that only a directory has: files that grow.
@@ -377,6 +371,21 @@ def as_path(text: str) -> Path:
 def is_taken(storage: Storage, path: Path) -> bool:
     """Return whether there is a file or a folder at `path`, or a link, which is not followed."""
     return storage.exists(path) or storage.is_folder(path)
+
+
+def discard_folder(storage: Storage, folder: Path, trash: Path) -> None:
+    """Remove the folder of a table, or one with such folders, which is `trash` at once, durably.
+
+    A table that has got another folder before is not removed, and none gets one later. In a
+    directory all that is in the folder is removed with it.
+    """
+    try:
+        storage.move(folder, trash)
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    storage.sync({folder.parent, trash.parent})
+    storage.delete_below(trash)
 
 
 def read_if_there(storage: Storage, path: Path) -> bytes | None:

@@ -103,11 +103,16 @@ class TableFolders:
             return False
         return True
 
-    def move(self, source: Path, target: Path) -> None:
-        """Give a folder, or all in a hidden one, a name that no other one has."""
+    def move(self, source: Path, target: Path, place: Path | None = None) -> None:
+        """Give a folder, or all in a hidden one, a name that no other one has.
+
+        With a `place`, only that table: another one may have got the folder meanwhile.
+        """
 
         def build(names: dict[str, str]) -> None:
             found = _below(names, self.key(source))
+            if place is not None and names.get(self.key(source)) != place.name:
+                found = []
             if not found:
                 raise StorageError(errno.ENOENT, f"cannot rename {source}: it does not exist")
             if _below(names, self.key(target)):

@@ -41,6 +41,8 @@ class FaultyLibrary:
             fault = self.next_puts.pop(0) if self.next_puts else ""
             if not fault and self.random is not None:
                 fault = self.random.choice(_FAULTS)
+                if fault == "refused" and "mode" not in options:
+                    fault = ""  # a store refuses only a put with a condition
             self.fault_count += bool(fault)
         self._fail()
         if isinstance(fault, Exception):

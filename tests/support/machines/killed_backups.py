@@ -21,6 +21,8 @@ from kudulite.backups.restore_job import RestoreJob
 from kudulite.client.client import Client
 from kudulite.errors import TableExistsError
 from kudulite.storage.local_storage import LocalStorage
+from kudulite.storage.names import is_trash
+from tests.support.doubles.base_storage import BaseStorage
 from tests.support.doubles.killing_storage import KillingStorage, ran_to_its_end
 from tests.support.tables.core_tables import altered, environment, files_below, stored
 
@@ -53,6 +55,17 @@ class World:
         altered(self.client, "t", lambda a: a.alter_column("v", rename_to="w"))
         table.insert({"k": [12], "w": ["new"]})
 
+    def names(self) -> list[str]:
+        """What is in the directory of tables; of objects but for the last entries of deleted ones.
+
+        Objects that are files leave empty folders.
+        """
+        storage = self.environment.storage
+        found = storage.entries(self.client.root)
+        if BaseStorage is not LocalStorage:
+            found = [path for path in found if storage.is_folder(path) and not is_trash(path.name)]
+        return [path.name for path in found]
+
     def backup(self, full: bool) -> None:
         """Take one."""
         with begin_backup(self.client.table("t"), self.set, full=full) as job:
@@ -69,6 +82,11 @@ class World:
             job.finish()
 
 
+def is_child(how: str) -> bool:
+    """Whether a forked child dies: one whose parent has used a store cannot use any."""
+    return how == "exit" and BaseStorage is LocalStorage
+
+
 def killed_worlds(
     base: Path, work: Callable[[World], None], how: str, each: int, first: int
 ) -> Iterator[tuple[int, World]]:
@@ -78,9 +96,9 @@ def killed_worlds(
     for steps in range(first, counting.count, each):
         root = base.with_name(f"killed-{steps}")
         shutil.copytree(base, root)
-        dying = KillingStorage(steps, exits=how == "exit")
+        dying = KillingStorage(steps, exits=is_child(how))
         dead = World(root, dying)
-        assert not ran_to_its_end(partial(work, dead), in_child=how == "exit"), steps
+        assert not ran_to_its_end(partial(work, dead), in_child=is_child(how)), steps
         yield steps, World(root)
         shutil.rmtree(root)
 
@@ -108,7 +126,8 @@ def kill_backups(folder: Path, how: str, *, full: bool, each: int = 1, first: in
             for backup in kudulite.list_backups(world.set)
             for name in ["manifest.json", *(file.ref.name for file in backup.files)]
         }
-        assert names == {Path("lock"), *listed}, steps
+        locks = {Path("lock")} if BaseStorage is LocalStorage else set()
+        assert names == {*locks, *listed}, steps
     return count
 
 
@@ -135,8 +154,9 @@ def kill_restores(folder: Path, how: str, *, overwrite: bool, each: int = 1, fir
         assert stored(table) == expected, steps
         table.check().raise_if_bad()
         world.client.create_table("other", table.arrow_schema, primary_key="k")  # removes trash
-        assert sorted(path.name for path in world.client.root.iterdir()) == ["copy", "other", "t"]
-        assert not list((world.place / "writes").iterdir()), steps
+        assert world.names() == ["copy", "other", "t"], steps
+        if BaseStorage is LocalStorage:  # elsewhere a dead process is known by its age
+            assert not list((world.place / "writes").iterdir()), steps
     return count
 
 
@@ -157,5 +177,5 @@ def kill_copies(folder: Path, how: str, *, with_past: bool, each: int = 1, first
         table = kudulite.open_table(world.place)
         assert stored(table) == expected, steps
         table.check().raise_if_bad()
-        assert sorted(path.name for path in world.client.root.iterdir()) == ["copy", "t"], steps
+        assert world.names() == ["copy", "t"], steps
     return count
