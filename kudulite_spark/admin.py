@@ -129,14 +129,21 @@ def backup(
     content_hash: bool = False,
     task_count: int | None = None,
 ) -> Backup:
-    """Back up the table at `path` into the directory `target`, as `kudulite.backup` does.
+    """Back up the table at `path` to `target`, as `kudulite.backup` does.
 
+    Both are paths or addresses, with the storage options that the session's settings have for each.
     Pieces of about 64 MiB are written in parallel, one per task or in `task_count` tasks. Raises
     the same errors as `kudulite.backup`; an error of a task is raised after Spark's retries."""
     base = start_directory(spark)
     table = table_in_session(spark, absolute_path(path, base))
     where = absolute_path(target, base)
-    with kudulite.begin_backup(table, where, full=full, content_hash=content_hash) as job:
+    with kudulite.begin_backup(
+        table,
+        where,
+        full=full,
+        content_hash=content_hash,
+        storage_options=session_storage_options(spark, where),
+    ) as job:
         groups = kudulite.pack_tokens(job.pieces, _TASK_BYTES)
         run_spread(spark, groups, _run_pieces, task_count)
         return job.finish()
@@ -153,11 +160,19 @@ def restore(
 ) -> Table:
     """Restore the table at `path` from the backups in `target`, as `kudulite.restore` does.
 
+    Both are paths or addresses, with the storage options that the session's settings have for each.
     The files of each backup are staged in parallel, one per task or in `task_count` tasks, and
     committed by the driver. Raises the same errors as `kudulite.restore`."""
     base = start_directory(spark)
     source, place = absolute_path(target, base), absolute_path(path, base)
-    with kudulite.begin_restore(source, place, at=at, overwrite=overwrite) as job:
+    with kudulite.begin_restore(
+        source,
+        place,
+        at=at,
+        overwrite=overwrite,
+        storage_options=session_storage_options(spark, source),
+        table_storage_options=session_storage_options(spark, place),
+    ) as job:
         for step in job.steps():
             step.commit(run_spread(spark, range(step.task_count), step.stage, task_count))
         sums = run_spread(spark, job.content_pieces(), lambda piece: piece.run(), task_count)

@@ -214,14 +214,18 @@ class RestoreJob(LockedJob):
             self._end_steps()
             collect_garbage(self._hidden, 0, 0)  # files of interrupted attempts
             self._give_name()
-        self._discard(self._folder)
-        self._environment.storage.delete(self._folder / _STATE_NAME)  # of no folder, if it is there
+        self._remove(self._folder)
         remove_trash(self._folder.parent, self._environment)
         return Table(self._target)
 
     def _discard(self, folder: Path) -> None:
         trash = self._folder.with_name(new_trash_name())
         discard_folder(self._environment.storage, folder, trash)
+
+    def _remove(self, folder: Path) -> None:
+        """Remove a folder, and the state, which is in no folder of an object store."""
+        self._discard(folder)
+        self._environment.storage.delete(self._folder / _STATE_NAME)
 
     def _end_steps(self) -> None:
         """Commit the last number, so that a restore that is behind alters the table no more."""
@@ -384,7 +388,11 @@ class RestoreJob(LockedJob):
         except (StorageError, TableExistsError, TableNotFoundError) as error:
             if self._is_named:
                 return
-            if not self._is_alone and not self._hidden_at(self._hidden.name).chain.exists():
+            if self._is_alone:
+                raise
+            if isinstance(error, TableExistsError):
+                self._remove(self._hidden.folder)  # no restore can give it the name
+            elif not self._hidden_at(self._hidden.name).chain.exists():
                 raise self._overtaken() from error
             raise
 

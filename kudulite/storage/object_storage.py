@@ -320,10 +320,7 @@ class ObjectStorage(DurableSteps):
         """Do nothing: there are no folders."""
 
     def make_root(self, path: Path) -> None:
-        """Know a directory of tables, which is not made: there are no folders.
-
-        The folders in a hidden one are in the list of the directory that it is in.
-        """
+        """Know a directory of tables; a hidden folder in one has no list of its own."""
         if not path.name.startswith("."):
             self._folders.setdefault(path, TableFolders(self, path))
 

@@ -19,10 +19,13 @@ _SECONDS_MAX = 1500
 QUICK = [
     ("tests/model/test_row_by_row.py", "not full"),
     ("tests/model/test_history_and_upkeep.py", "not full"),
+    ("tests/crash/test_backup_kills.py", "not full"),
 ]
 FULL = [
     ("tests/model/test_row_by_row.py", "full"),
     ("tests/model/test_random_writes.py", "not full"),
+    ("tests/features/backups/test_backups.py", "not full"),
+    ("tests/features/backups/test_content_hash.py", "not full"),
     ("tests/model/test_changes.py", "not full"),
     ("tests/model/test_change_capture.py", "not full"),
     ("tests/model/test_staged_writes.py", "not full"),

@@ -137,7 +137,17 @@ def test_functions_of_the_driver_take_the_settings_of_the_session(
         assert kudulite_spark.read_table(spark, place).count() == 12
         assert not kudulite_spark.maintain(spark, place).busy_tablet_ids
         assert kudulite_spark.versions(spark, place).count() >= 3
-        assert kudulite_spark.backup(spark, place, tmp_path / "backups").row_count == 12
+        for target in (tmp_path / "backups", f"{root}/backups/t"):
+            assert kudulite_spark.backup(spark, place, target).row_count == 12
+            kudulite_spark.merge(changed, place).when_matched_update_all().execute()
+            assert kudulite_spark.backup(spark, place, target, content_hash=True).row_count == 12
+            for again in (f"{root}/again", tmp_path / "again"):
+                restored = kudulite_spark.restore(spark, target, again, overwrite=True)
+                assert restored.scan(ordered=True).to_arrow() == (
+                    kudulite.open_table(place, storage_options=options_of(object_server))
+                    .scan(ordered=True)
+                    .to_arrow()
+                )
         stream = spark.readStream.format("kudulite").load(place).writeStream.format("memory")
         name = f"s{uuid.uuid4().hex}"
         stream.queryName(name).trigger(availableNow=True).start().awaitTermination()

@@ -28,6 +28,8 @@ from kudulite.errors import (
     UsageError,
 )
 from kudulite.storage.checked_json import decode_checked_json, encode_checked_json
+from kudulite.storage.local_storage import LocalStorage
+from tests.support.doubles.base_storage import BaseStorage
 from tests.support.machines.backup_chain import (
     CHANGES,
     NAME,
@@ -38,6 +40,9 @@ from tests.support.machines.backup_chain import (
     state_of,
 )
 from tests.support.tables.core_tables import CoreTables, ManualClock, altered, files_below, stored
+
+# test_backups_on_stores.py says what is different on objects.
+in_directories = pytest.mark.skipif(BaseStorage is not LocalStorage, reason="locks, and folders")
 
 
 def test_a_full_backup_and_three_increments_restore_exactly(core: CoreTables):
@@ -283,6 +288,7 @@ def test_a_backup_without_a_file_of_a_piece_is_not_finished(core: CoreTables):
     assert stored(kudulite.restore(target, core.root / "root" / "r")) == stored(table)
 
 
+@in_directories
 def test_what_cannot_go_on_is_removed(core: CoreTables):
     """Another kind, a column whose cells may be gone: a new backup, and one folder."""
     client, target = core.client(), core.root / "backups"
@@ -317,6 +323,7 @@ def test_a_backup_goes_on_after_a_column_was_dropped(core: CoreTables):
     assert "b" in restored.schema.names and stored(restored) == expected
 
 
+@in_directories
 def test_one_backup_and_one_restore_at_a_time(core: CoreTables):
     """The other one is told at once."""
     client, target = core.client(), core.root / "backups"
@@ -356,6 +363,7 @@ def test_a_restore_goes_on_after_what_was_committed(core: CoreTables):
         assert state_of(other.finish()) == made[1][1]
 
 
+@in_directories
 def test_a_table_that_is_there_is_replaced_only_with_overwrite(core: CoreTables):
     """And what is no table never."""
     client, target = core.client(), core.root / "backups"

@@ -22,6 +22,16 @@ pytestmark = pytest.mark.full
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())])
 WRITERS, COMMITS = 6, 12
+BACKUPS = 4
+BACKUP = """
+import json, sys, kudulite
+address, target, options, full = json.loads(sys.argv[1])
+table = kudulite.open_table(address, storage_options=options)
+try:
+    print(kudulite.backup(table, target, full=full, storage_options=options).id)
+except kudulite.errors.ConflictError as error:
+    print(type(error).__name__, error)
+"""
 # Each process inserts keys of its own and one that all of them want.
 WRITER = """
 import json, sys, kudulite
@@ -100,6 +110,43 @@ def test_what_others_open_is_the_same_table(client: kudulite.Client, tmp_path: P
     kudulite.backup(table, tmp_path / "set")
     restored = kudulite.restore(tmp_path / "set", tmp_path / "tables" / "t")
     assert len(restored) == 3000
+
+
+@pytest.mark.parametrize("is_full", [None, True])
+def test_processes_that_back_up_at_once_make_whole_backups(
+    client: kudulite.Client, options: dict[str, str], is_full: bool | None
+):
+    """Each ends with a backup or with the error that says who was first; all restore."""
+    table = new_table(client)
+    table.upsert(rows(*range(1000)))
+    target, place = f"{client.root}/backups/t", f"{client.root}/again"
+    kudulite.backup(table, target, storage_options=options)
+    for turn in range(3):
+        table.upsert(rows(*range(turn, 1000, 7), v=turn))
+        work = [
+            json.dumps([f"{client.root}/t", target, options, is_full if number % 2 else None])
+            for number in range(BACKUPS)
+        ]
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", BACKUP, each], stdout=subprocess.PIPE, text=True
+            )
+            for each in work
+        ]
+        ended = [process.communicate(timeout=300)[0].strip() for process in started]
+        listed = {made.id for made in kudulite.list_backups(target, storage_options=options)}
+        made = {each for each in ended if not each.startswith("ConflictError")}
+        assert made and made <= listed, (ended, listed)
+        assert kudulite.verify_backups(target, storage_options=options) == {}
+        restored = kudulite.restore(
+            target,
+            place,
+            at=max(made),
+            overwrite=True,
+            storage_options=options,
+            table_storage_options=options,
+        )
+        assert stored(restored) == stored(table)
 
 
 def test_copies_go_both_ways_with_their_past(
