@@ -479,3 +479,21 @@ def test_commands_take_addresses(
     output("scan", table.path, "--columns", "k", "--format", "csv", "--output", file)
     lines = client._environment.storage.read(parse_address(file).path).splitlines()
     assert len(lines) == 98 and lines[0] == b'"k"'
+
+
+def test_a_restore_that_is_behind_alters_nothing(client: Client, target: Place):
+    """Also where the last backups have no rows, and so no step; the table may be in use by then."""
+    table, (address, options) = make_table(client), target
+    kudulite.backup(table, address, storage_options=options)
+    client.new_table_alterer(table).set_comment("of the backup").alter()
+    kudulite.backup(table, address, storage_options=options)
+    places = {"storage_options": options, "table_storage_options": options_of(client)}
+    with kudulite.begin_restore(address, f"{client.root}/r", **places) as late:
+        for step in late.steps():
+            step.commit([step.stage(index) for index in range(step.task_count)])
+        done = 0
+        restored = kudulite.restore(address, f"{client.root}/r", **places)
+        client.new_table_alterer(restored).set_comment("of its user").alter()
+        with pytest.raises(ConflictError, match="another restore of this table is at work"):
+            late._alter_to(1, done)
+        assert late.finish().comment == client.table("r").comment == "of its user"

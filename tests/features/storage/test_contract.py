@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from kudulite.errors import CorruptionError, StorageError
+from kudulite.errors import CorruptionError, LockTimeoutError, StorageError
 from kudulite.storage.file_cache import FileCache
 from kudulite.storage.local_storage import LocalStorage
 from kudulite.storage.new_files import NewFiles
@@ -275,3 +275,31 @@ def test_new_files_have_the_name_of_their_write(storage: Storage, folder: Path):
     names = [rowset.name, *(ref.name.removeprefix("redo-") for ref in refs)]
     assert all(name.startswith("0123456789abcdef-") for name in names) and len(set(names)) == 3
     assert len(list(storage.files_below(folder))) == 3
+
+
+def test_an_export_replaces_a_file_when_it_is_finished(storage: Storage, folder: Path):
+    """One that is not finished leaves the other one, and nothing beside it."""
+    storage.make_folders(folder)
+    path = folder / "export"
+    for content in (b"first", b"second"):
+        with storage.open_replacing_sink(path) as sink:
+            sink.write(content)
+            ref = sink.finish()
+        assert (ref.name, ref.length) == ("export", len(content))
+        assert storage.read(path) == content
+    with storage.open_replacing_sink(path) as sink:
+        sink.write(b"third")
+    assert storage.read(path) == b"second" and storage.entries(folder) == [path]
+
+
+def test_a_lease_says_whether_others_are_kept_out(storage: Storage, folder: Path):
+    """Where it says no, a second one is given."""
+    storage.make_folders(folder)
+    is_refused = False
+    with storage.lease(folder / "lock", 0.0, "work") as is_alone:
+        try:
+            with storage.lease(folder / "lock", 0.0, "work"):
+                pass
+        except LockTimeoutError:
+            is_refused = True
+    assert is_alone == is_refused

@@ -11,7 +11,7 @@ from obstore.store import MemoryStore
 
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.storage.object_storage import LAST_ENTRY_SECONDS, ObjectStorage
-from kudulite.storage.storage import Listed
+from kudulite.storage.storage import Listed, discard_folder
 from kudulite.storage.table_folders import FOLDERS_NAME, TableFolders
 
 ROOT = Path("memory:/bucket/tables")
@@ -167,3 +167,36 @@ def test_the_hint_is_a_copy_of_the_newest_list(storage: ObjectStorage):
         TableFolders(storage, ROOT).newest()
     storage.put(ROOT / FOLDERS_NAME / f"{2:020d}.json", newer)
     assert TableFolders(storage, ROOT).table_names() == ["a", "b"]
+
+
+def test_a_table_is_moved_only_from_its_own_place(storage: ObjectStorage):
+    """Another table may have got its folder meanwhile, which stays there."""
+    gone = make(storage, "a")
+    storage.move(ROOT / "a", ROOT / "b", gone)
+    make(storage, "a")
+    with pytest.raises(StorageError, match="does not exist") as found:
+        storage.move(ROOT / "a", ROOT / "c", gone)
+    assert found.value.errno == errno.ENOENT
+    assert content(storage, "a") == b"a" and storage.entries(ROOT) == [ROOT / "a", ROOT / "b"]
+
+
+def test_a_hidden_folder_has_no_list_of_its_own(storage: ObjectStorage):
+    """Its tables are in the list of the directory, whoever takes it for one of tables."""
+    storage.make_root(ROOT)
+    hidden = ROOT / ".restore-a"
+    make(storage, ".restore-a/table")
+    storage.make_root(hidden)
+    assert storage.entries(hidden) == [hidden / "table"] and storage.exists(hidden / "table")
+    assert storage.table_names(hidden) == ["table"] and storage.table_names(ROOT) == []
+
+
+def test_a_discarded_folder_takes_its_tables_along(storage: ObjectStorage):
+    """A table that has another folder by then is kept."""
+    storage.make_root(ROOT)
+    hidden = ROOT / ".restore-a"
+    make(storage, ".restore-a/one")
+    make(storage, ".restore-a/two")
+    storage.move(hidden / "two", ROOT / "two")
+    discard_folder(storage, hidden, ROOT / ".deleted-x")
+    discard_folder(storage, hidden, ROOT / ".deleted-y")
+    assert not storage.exists(hidden) and content(storage, "two") == b".restore-a/two"
