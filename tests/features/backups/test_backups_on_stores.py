@@ -14,6 +14,7 @@ import pytest
 
 import kudulite
 from kudulite import Backup, Client, Table
+from kudulite.backups.backup_job import BackupJob
 from kudulite.backups.format import GIVEN_UP, MANIFEST_NAME
 from kudulite.errors import (
     ConflictError,
@@ -222,6 +223,27 @@ def test_a_backup_of_another_kind_gives_one_up(client: Client, target: Place):
     with pytest.raises(NotFoundError, match=rf"has no backup '{gone}'; backups: .*{made.id}"):
         kudulite.begin_restore(address, f"{client.root}/r", at=gone, storage_options=options)
     assert backup(full=False).parent == made.id
+
+
+def test_a_backup_is_given_up_while_it_is_finished(
+    client: Client, target: Place, monkeypatch: pytest.MonkeyPatch
+):
+    """The files that are missing then are no damage."""
+    table, (address, options) = make_table(client), target
+    backup = partial(kudulite.backup, table, address, storage_options=options)
+    backup()
+    CHANGES[0](client)
+    publish = BackupJob._publish
+
+    def late(job: BackupJob) -> None:
+        monkeypatch.setattr(BackupJob, "_publish", publish)
+        backup(full=True)
+        publish(job)
+
+    monkeypatch.setattr(BackupJob, "_publish", late)
+    with pytest.raises(ConflictError, match="given this one up; take another backup"):
+        backup()
+    assert kudulite.verify_backups(address, storage_options=options) == {}
 
 
 def raced(
