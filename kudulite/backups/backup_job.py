@@ -172,10 +172,14 @@ class BackupJob(LockedJob):
     def _publish(self) -> None:
         """Put the manifest if there is none."""
         head, folder = self._plan.head, self._set.folder / self._plan.head.id
-        results = [piece.result() for piece in self.pieces]
+        storage = self._set.storage
+        results = storage.side_by_side(BackupPiece.result, self.pieces)
         files = tuple(result.file for result in results if result.file is not None)
-        for file in files:
+
+        def check(file: DataFile) -> None:
             check_length(self._set.storage, folder / file.ref.name, file.ref)
+
+        storage.side_by_side(check, files)
         self._check_counts(results)
         backup = Backup(
             **vars(head),
@@ -183,7 +187,7 @@ class BackupJob(LockedJob):
             files=files,
             content_hash=self._content_hash(results),
         )
-        self._set.storage.put_if_absent(folder / MANIFEST_NAME, backup.encode())
+        storage.put_if_absent(folder / MANIFEST_NAME, backup.encode())
 
     def _piece(self, index: int, piece: PlannedPiece) -> BackupPiece:
         head = self._plan.head

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from kudulite.backups.backup_set import Backup, BackupSet
 from kudulite.backups.format import (
-    MANIFEST_NAME,
     PLAN_NAME,
     BackupHead,
     BackupPlan,
@@ -104,9 +103,7 @@ def plan_to_continue(
     """
     newest = backups.newest()
     found = None
-    for path in reversed(backups.folders()):
-        if backups.storage.exists(path / MANIFEST_NAME):
-            continue
+    for path in reversed(backups.unfinished()):
         plan = _read_plan(backups.storage, path)
         if found is None and plan is not None and plan.has_content_hash == content_hash:
             head = plan.head

@@ -159,6 +159,13 @@ class BackupSet:
         found = self.storage.entries(self.folder)
         return [path for path in found if moment_of_id(path.name) is not None]
 
+    def unfinished(self) -> list[Path]:
+        """Return the folders without a manifest, the oldest first."""
+        folders = self.folders()
+        manifests = [path / MANIFEST_NAME for path in folders]
+        found = self.storage.side_by_side(self.storage.exists, manifests)
+        return [path for path, is_there in zip(folders, found, strict=True) if not is_there]
+
     def ids(self) -> list[str]:
         """Return the ids of the finished backups, the oldest first."""
         folders = self.folders()
@@ -220,7 +227,9 @@ class BackupSet:
 
     def clean(self) -> None:
         """Remove what jobs that were killed, or were late, have left beside manifests."""
-        for path, names in self.storage.names_below(self.folder).items():
+        found = self.storage.names_below(self.folder)
+        for path in self.folders():
+            names = found.get(path, [])
             if MANIFEST_NAME in names and sum(name.endswith(".json") for name in names) > 1:
                 self.clean_folder(path)
 
@@ -233,9 +242,10 @@ class BackupSet:
         kept = {MANIFEST_NAME}
         if content != GIVEN_UP:
             kept |= {file.ref.name for file in Backup.decode(content, path, self.storage).files}
+        kept.add(PLAN_NAME)
         found = [entry for entry in self.storage.entries(path) if entry.name not in kept]
-        for entry in [*(e for e in found if e.name != PLAN_NAME), path / PLAN_NAME]:
-            self.storage.delete(entry)
+        self.storage.side_by_side(self.storage.delete, found)
+        self.storage.delete(path / PLAN_NAME)
 
     def remove_unfinished(self, path: Path, *, is_alone: bool) -> None:
         """Remove an unfinished backup; one whose job may still be at work cannot be finished then.

@@ -198,6 +198,20 @@ def test_two_jobs_of_one_kind_make_one_backup(client: Client, target: Place):
     assert names_of_set(target) == {MANIFEST_NAME, *(file.ref.name for file in made.files)}
 
 
+def test_a_set_may_be_above_other_sets(client: Client, target: Place):
+    """What is in their folders is not looked at."""
+    table, (address, options) = make_table(client), target
+    inner = kudulite.backup(table, f"{address}/inner", storage_options=options)
+    stray = inner.path / "piece-00000.json"
+    storage = object_storage_of(parse_address(address, options).storage)
+    storage.put(stray, b"of a job that was late")
+    outer = kudulite.backup(table, address, storage_options=options)
+    assert kudulite.list_backups(address, storage_options=options) == [outer]
+    assert storage.exists(stray)
+    kudulite.backup(table, f"{address}/inner", storage_options=options)
+    assert not storage.exists(stray)
+
+
 def test_a_backup_of_another_kind_gives_one_up(client: Client, target: Place):
     """Its job, which may still be at work, cannot publish a manifest without files."""
     table, (address, options) = make_table(client), target
