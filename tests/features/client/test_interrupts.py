@@ -15,7 +15,7 @@ import pytest
 import kudulite
 from kudulite.basefile.base_data import _SealingSink
 from kudulite.client.table import Table
-from kudulite.storage.local_storage import LocalSink
+from kudulite.storage.local_storage import LocalSink, ReplacingSink
 from tests.support.tiers import by_tier
 
 CALLS_MAX = 30  # of a file object, that are interrupted
@@ -59,7 +59,7 @@ class Interrupt:
 
     def _see(self, frame, event: str, _argument: object) -> None:
         owner = frame.f_locals.get("self")
-        if event == "call" and type(owner) in (LocalSink, _SealingSink):
+        if event == "call" and type(owner) in (LocalSink, ReplacingSink, _SealingSink):
             self.count += 1
             if self.count == self._number:
                 signal.raise_signal(signal.SIGINT)
