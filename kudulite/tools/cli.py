@@ -98,13 +98,10 @@ PANELS = {
         commands_upkeep.copy,
     ),
 }
-# They find the options of a store in the environment only.
-BACKUPS = (commands_upkeep.backup, commands_upkeep.backups, commands_upkeep.restore)
 for panel, commands in PANELS.items():
     for command in commands:
         name = "list" if command is commands_look.list_tables else command.__name__
-        run_command = command if command in BACKUPS else takes_storage_options(command)
-        app.command(name, rich_help_panel=panel)(run_command)
+        app.command(name, rich_help_panel=panel)(takes_storage_options(command))
 
 
 def run() -> int:

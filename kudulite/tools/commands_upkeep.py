@@ -20,7 +20,6 @@ import kudulite
 from kudulite.chain.folder import has_table_files
 from kudulite.errors import OptionError, UsageError
 from kudulite.shown.progress import Progress, byte_text
-from kudulite.storage.address import path_of
 from kudulite.storage.storage import Storage
 from kudulite.tools.addresses import address_of, environment_of, open_table, storage_options_of
 from kudulite.tools.commands_write import print_result
@@ -190,7 +189,10 @@ def backup(
     as_json: AsJson = False,
 ) -> None:
     """Back up a table, or continue an interrupted backup."""
-    with kudulite.begin_backup(path, target, full=full, content_hash=content_hash) as job:
+    table, options = open_table(path), storage_options_of(target)
+    with kudulite.begin_backup(
+        table, target, full=full, content_hash=content_hash, storage_options=options
+    ) as job:
         if not as_json and job.why_full:
             print(f"a full backup, because {job.why_full}")
         if not as_json and job.is_resumed:
@@ -213,7 +215,7 @@ def backups(
     as_json: AsJson = False,
 ) -> None:
     """List the backups of a set, the oldest first; --verify ends with status 1 for damage."""
-    address = address_of(target)
+    address, options = address_of(target), storage_options_of(target)
     storage = environment_of(address).storage
     if has_table_files(storage, address.path):
         raise UsageError(f"{target} is a table, not the directory of a table's backups")
@@ -222,11 +224,11 @@ def backups(
             raise UsageError(f"{target} is a file, not the directory of a table's backups")
         print(f"kudulite: {target} does not exist", file=sys.stderr)
     if verify:
-        damaged = kudulite.verify_backups(target)
+        damaged = kudulite.verify_backups(target, storage_options=options)
         if damaged:
             _print_damage(damaged, as_json)
             raise typer.Exit(1)
-    rows = [_about(made) for made in kudulite.list_backups(target)]
+    rows = [_about(made) for made in kudulite.list_backups(target, storage_options=options)]
     if as_json:
         print_json(rows)
     elif rows:
@@ -284,12 +286,19 @@ def restore(
                 "with --to or --version, restore takes a table only: kudulite restore TABLE --to"
                 " MOMENT"
             )
-        table = kudulite.open_table(source)
+        table = open_table(source)
         print_result(table.restore(to, version=version), as_json)
         return
     if path is None:
         raise UsageError("restore takes SET and PATH, or a table and --to MOMENT or --version")
-    with kudulite.begin_restore(source, path, at=at, overwrite=overwrite) as job:
+    with kudulite.begin_restore(
+        source,
+        path,
+        at=at,
+        overwrite=overwrite,
+        storage_options=storage_options_of(source),
+        table_storage_options=storage_options_of(path),
+    ) as job:
         job.run()
         made = job.backup
         job.finish()
