@@ -27,7 +27,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import itertools
 import os
 import tempfile
 import time
@@ -47,6 +46,7 @@ from kudulite.storage.address import StorageAddress
 from kudulite.storage.file_cache import FileCache
 from kudulite.storage.names import version_of
 from kudulite.storage.object_errors import is_panic, reason, store_errors
+from kudulite.storage.object_lister import ObjectLister
 from kudulite.storage.object_path import ObjectPath
 from kudulite.storage.object_reader import REQUESTS_AT_ONCE, ObjectReader, side_by_side
 from kudulite.storage.open_file import DurableSteps
@@ -181,9 +181,9 @@ class ObjectStorage(DurableSteps):
         self._store = store
         self._cache = cache
         self._reader = ObjectReader(store, self._name, cache)
+        self._lister = ObjectLister(store, self._name)
         self.root = root
         self._address = address
-        self._clock_seconds: float | None = None  # the store's clock minus ours
         self._is_conditional = False  # it has refused the second put of an object
         self._folders: dict[Path, TableFolders] = {}  # by the directory of the tables
 
@@ -413,25 +413,15 @@ class ObjectStorage(DurableSteps):
         """Whether a path is the folder of a table, or in front of the name of an object."""
         if self._is_table_folder(path):
             return True
-        name = self._name(path)
-        with store_errors("list", path):
-            stream = obstore.list(self._store, prefix=self._prefix(path), chunk_size=2)
-            return any(found["path"] != name for found in itertools.chain.from_iterable(stream))
-
-    def _prefix(self, folder: Path) -> str | None:
-        name = self._name(folder)
-        return None if name == "." else name
+        return self._lister.is_above(path)
 
     def entries(self, folder: Path) -> list[Path]:
         """Return the objects in `folder`, and the next parts of other names below it, sorted.
 
         Folders of tables are among them, the places of tables are not.
         """
-        with store_errors("list", folder):
-            found = obstore.list_with_delimiter(self._store, prefix=self._prefix(folder))
-        names = [each["path"] for each in found["objects"]]
-        paths = {self._path(name) for name in (*names, *found["common_prefixes"])}
-        paths.discard(folder)  # see `_listed`
+        found, prefixes = self._lister.inside(folder)
+        paths = {self._path(name) for name in (*(each["path"] for each in found), *prefixes)}
         if (folders := self._folders.get(folder)) is not None:
             paths.discard(folder / FOLDERS_NAME)
             paths |= {folder / key.partition("/")[0] for key in folders.newest()}
@@ -442,13 +432,12 @@ class ObjectStorage(DurableSteps):
 
     def listed(self, folder: Path) -> list[Listed]:
         """Return the objects in `folder`."""
-        now = time.time() + self._clock_difference(folder)
-        with store_errors("list", folder):
-            found = obstore.list_with_delimiter(self._store, prefix=self._prefix(folder))
+        now = time.time()
+        found, _ = self._lister.inside(folder)
+        ages = self._lister.ages(folder, found, now)
         return [
-            Listed(self._path(each["path"]), each["size"], now - each["last_modified"].timestamp())
-            for each in found["objects"]
-            if self._path(each["path"]) != folder
+            Listed(self._path(each["path"]), each["size"], age_seconds)
+            for each, age_seconds in zip(found, ages, strict=True)
         ]
 
     def files_below(self, folder: Path, *, is_fresh: bool = False) -> Iterator[Listed]:
@@ -457,55 +446,17 @@ class ObjectStorage(DurableSteps):
         That of an object that was marked as used is the seconds since then.
         """
         now = time.time()
-        listed = self._listed(folder)
-        if not listed:
-            return
-        now += self._clock_difference(folder)
-        ages = {found["path"]: now - found["last_modified"].timestamp() for found in listed}
-        for found in listed:
-            name = found["path"]
+        found = self._lister.below(folder)
+        names = [each["path"] for each in found]
+        ages = dict(zip(names, self._lister.ages(folder, found, now), strict=True))
+        for each, name in zip(found, names, strict=True):
             age_seconds = min(ages[name], ages.get(f"{name}{_TOUCHED}", ages[name]))
-            yield Listed(self._path(name), found["size"], age_seconds)
-
-    def _listed(self, folder: Path) -> list[Any]:
-        """Return what the store says of the objects below a folder, without marks of folders.
-
-        Other tools put empty objects as marks of folders, whose names end with a slash: consoles of
-        stores, Hadoop. The library gives their names without it.
-        """
-        with store_errors("list", folder):
-            chunks = obstore.list(self._store, prefix=self._prefix(folder))
-            found = list(itertools.chain.from_iterable(chunks))
-        folders = {self._name(folder), ""}
-        for each in found:
-            parent = each["path"].rpartition("/")[0]
-            while parent not in folders:
-                folders.add(parent)
-                parent = parent.rpartition("/")[0]
-        return [each for each in found if each["size"] or each["path"] not in folders]
-
-    def _clock_difference(self, folder: Path) -> float:
-        """Return the seconds by which the store's clock is ahead of ours, found with an object.
-
-        The object is put into `folder`. A process that may not put one gets 0.
-        """
-        if self._clock_seconds is None:
-            found = 0.0
-            path = folder / f".clock-{uuid.uuid4().hex}"
-            name = self._name(path)
-            with contextlib.suppress(StorageError), store_errors("create", path):
-                before = time.time()
-                obstore.put(self._store, name, b"")
-                put_at = obstore.head(self._store, name)["last_modified"].timestamp()
-                found = put_at - before
-                obstore.delete(self._store, name)
-            self._clock_seconds = found
-        return self._clock_seconds
+            yield Listed(self._path(name), each["size"], age_seconds)
 
     def names_below(self, folder: Path) -> dict[Path, list[str]]:
         """Return a folder and all below it, each with the names in it that are no folders."""
         found: dict[Path, list[str]] = {}
-        for each in self._listed(folder):
+        for each in self._lister.below(folder):
             path = self._path(each["path"])
             found.setdefault(path.parent, []).append(path.name)
             for parent in path.parent.parents:
@@ -610,11 +561,8 @@ class ObjectStorage(DurableSteps):
         found = self.facts(path)
         if found is None:
             return None
-        return (
-            time.time()
-            + self._clock_difference(path.parent)
-            - float(found["last_modified"].timestamp())
-        )
+        [age_seconds] = self._lister.ages(path.parent, [found], time.time())
+        return age_seconds
 
     def remove_hidden(self, folder: Path) -> None:
         """Delete what `mark_used` has put beside objects that were deleted since."""
@@ -647,7 +595,7 @@ class ObjectStorage(DurableSteps):
         if self._is_table_folder(folder):
             self._delete_tables(folder)
             return
-        names = [found["path"] for found in self._listed(folder)]
+        names = [found["path"] for found in self._lister.below(folder)]
         for start in range(0, len(names), _DELETED_AT_ONCE):
             some = names[start : start + _DELETED_AT_ONCE]
             try:

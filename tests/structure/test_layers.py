@@ -61,6 +61,7 @@ ALLOWED_DEPENDENCIES = {
     "kudulite.client.table": CORE_DEPENDENCIES | {"duckdb", "polars"},  # in signatures only
     "kudulite.storage.object_errors": CORE_DEPENDENCIES | {"obstore"},
     "kudulite.storage.object_reader": CORE_DEPENDENCIES | {"obstore"},
+    "kudulite.storage.object_lister": CORE_DEPENDENCIES | {"obstore"},
     "kudulite.storage.object_storage": CORE_DEPENDENCIES | {"obstore"},
     "kudulite.tools": CORE_DEPENDENCIES | {"rich", "typer"},
     "kudulite_spark": {"kudulite", "numpy", "pandas", "py4j", "pyarrow", "pyspark"},

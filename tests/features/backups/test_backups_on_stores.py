@@ -26,7 +26,7 @@ from kudulite.errors import (
     TableExistsError,
     UsageError,
 )
-from kudulite.storage import object_reader, object_storage
+from kudulite.storage import object_lister, object_reader, object_storage
 from kudulite.storage.address import parse_address
 from kudulite.storage.object_storage import object_storage_of
 from tests.support.command_line import error, output, value
@@ -442,7 +442,7 @@ def test_lost_answers_lose_nothing(
     """Puts whose answers are lost, and that are refused out of turn or late."""
     address, options = buckets.new()
     library = FaultyLibrary()
-    for module in (object_storage, object_reader):
+    for module in (object_storage, object_reader, object_lister):
         monkeypatch.setattr(module, "obstore", library)
     monkeypatch.setattr(object_storage, "_TRY_PAUSE_SECONDS", 0.0)
     make_table(client)

@@ -16,7 +16,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from kudulite.client.client import Client
-from kudulite.storage import object_storage
+from kudulite.storage import object_lister
 from kudulite.storage.object_storage import ObjectStorage
 from kudulite.upkeep.garbage_collection import collect_garbage
 from tests.support.tables.core_tables import environment
@@ -61,7 +61,7 @@ class MarkedLibrary:
 def library(monkeypatch: pytest.MonkeyPatch) -> MarkedLibrary:
     """Marks everywhere, from the first call on."""
     double = MarkedLibrary()
-    monkeypatch.setattr(object_storage, "obstore", double)
+    monkeypatch.setattr(object_lister, "obstore", double)
     return double
 
 

@@ -19,7 +19,7 @@ from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from kudulite.errors import CorruptionError, NotSupportedError, OptionError, StorageError
-from kudulite.storage import object_reader, object_storage
+from kudulite.storage import object_lister, object_reader, object_storage
 from kudulite.storage.address import parse_address
 from kudulite.storage.object_storage import PUT_BYTES_MAX, ObjectStorage, object_storage_of
 from kudulite.storage.storage import FileRef
@@ -40,7 +40,7 @@ def storage() -> ObjectStorage:
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyLibrary]:
     """The library, which fails as it is bidden."""
     double = FaultyLibrary()
-    for module in (object_storage, object_reader):
+    for module in (object_storage, object_reader, object_lister):
         monkeypatch.setattr(module, "obstore", double)
     monkeypatch.setattr(object_storage, "_TRY_PAUSE_SECONDS", 0.0)
     yield double
