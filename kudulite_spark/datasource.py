@@ -66,6 +66,7 @@ from kudulite_spark.options import (
     CHECKPOINT,
     COUNT,
     FRONT,
+    Place,
     ReadOptions,
     WriteOptions,
     absolute_path,
@@ -123,7 +124,7 @@ class KuduliteDataSource(DataSource):
 
         For the catalog: the answer to its question, or a schema with a note on the table."""
         if CATALOG in self.options:
-            found = answered(self.options["path"], self.options[CATALOG])
+            found = answered(self._place(), self.options[CATALOG])
         elif self.options.get(FRONT) == CATALOG_LOAD:
             found = self._noted_schema()
         else:
@@ -144,7 +145,10 @@ class KuduliteDataSource(DataSource):
         """Return the name of the metadata table that a load() of the catalog is of, if it is."""
         if self.options.get(FRONT) != CATALOG_LOAD:
             return None
-        return metadata_name(absolute_path(self.options["path"]))
+        return metadata_name(self._place())
+
+    def _place(self) -> Place:
+        return Place(absolute_path(self.options.get("path", "")), self.options)
 
     def _metadata_schema(self, name: str) -> StructType:
         """Return the columns of a metadata table, and fix the window of changes that is given."""
@@ -240,9 +244,11 @@ class KuduliteDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
         """Check the write, make the table if the options ask for it, and return the writer."""
-        path = absolute_path(self.options.get("path", ""))
-        if metadata_name(path) is not None:
-            raise NotSupportedError(f"{path!r} is a metadata table, which cannot be written to")
+        place = self._place()
+        if metadata_name(place) is not None:
+            raise NotSupportedError(
+                f"{place.path!r} is a metadata table, which cannot be written to"
+            )
         planned = plan_write(WriteOptions.parse(self.options), schema, overwrite)
         end_work()
         return TableWriter(planned)

@@ -41,6 +41,7 @@ from pyspark.sql.types import (
 
 from kudulite import Schema, Table, open_table
 from kudulite.errors import TableNotFoundError
+from kudulite_spark.options import Place
 from kudulite_spark.reader import ScanPlan, TabletReader, fitted_batches
 from kudulite_spark.types import (
     BEFORE,
@@ -158,16 +159,15 @@ _TABLES: dict[str, tuple[str, Callable[[Table], Rows]]] = {
 }
 
 
-def metadata_name(path: str) -> str | None:
+def metadata_name(place: Place) -> str | None:
     """Return the name of the metadata table that a path ends with; None for any other path."""
-    parent, name = os.path.split(path)
-    if name not in (*_TABLES, CHANGES) or os.path.isdir(path):
+    if place.name not in (*_TABLES, CHANGES) or os.path.isdir(place.path):
         return None
     try:
-        open_table(parent)
+        place.parent.table()
     except TableNotFoundError:
         return None
-    return name
+    return place.name
 
 
 def metadata_schema(name: str, schema: Schema) -> StructType:

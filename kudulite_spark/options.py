@@ -566,6 +566,44 @@ def find_table(path: str, storage_options: Mapping[str, str] | None = None) -> T
         return None
 
 
+@dataclass(frozen=True)
+class Place:
+    """A table or a directory of tables: an absolute path, and the options that it came with."""
+
+    path: str
+    options: Mapping[str, str] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return os.path.basename(self.path)
+
+    @property
+    def parent(self) -> Place:
+        """The directory that it is in."""
+        return self.of(os.path.dirname(self.path))
+
+    def of(self, path: str) -> Place:
+        """Return another place, for the same options."""
+        return Place(absolute_path(path), self.options)
+
+    def table(self) -> Table:
+        """Open the table. Raises TableNotFoundError."""
+        return kudulite.open_table(self.path, storage_options=self._storage_options())
+
+    def client(self, *, create: bool = True) -> Client:
+        """Open the directory of tables, as `connect` does. Raises TableNotFoundError."""
+        return kudulite.connect(
+            self.path,
+            background_maintenance=False,
+            storage_options=self._storage_options(),
+            create=create,
+        )
+
+    def _storage_options(self) -> dict[str, str]:
+        return storage_options(self.path, self.options, front_settings(self.options))
+
+
 def catalog_of(path: str, storage_options: Mapping[str, str] | None = None) -> tuple[Client, str]:
     """Return a client of the directory that holds the table at `path`, and the table's name."""
     root, name = os.path.split(path)

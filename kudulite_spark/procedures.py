@@ -8,7 +8,6 @@ table is named as in SQL, or by its path. A procedure returns one row.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ from typing import Any
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import kudulite
-from kudulite import ColumnType, Table, TableAlterer, open_table
+from kudulite import ColumnType, Table, TableAlterer
 from kudulite.errors import NotSupportedError, SchemaError, UsageError
-from kudulite_spark.options import catalog_of
+from kudulite_spark.options import Place, is_address
 from kudulite_spark.session_zone import in_zone, is_shown_twice
 
 Result = dict[str, int | str]
@@ -35,10 +34,10 @@ _INTEGER = re.compile(r"[+-]?\d+")
 
 @dataclass(frozen=True)
 class Call:
-    """One call: the table's path, the arguments that are not NULL, the zone of the session."""
+    """One call: the table's place, the arguments that are not NULL, the zone of the session."""
 
     procedure: str
-    place: str
+    place: Place
     arguments: Mapping[str, str]
     zone: str
 
@@ -100,14 +99,14 @@ def procedure_parameters(name: str) -> list[str]:
     return ["table", *PROCEDURES[name][0].split()]
 
 
-def call_procedure(warehouse: str, question: dict[str, Any]) -> dict[str, Any]:
+def call_procedure(warehouse: Place, question: dict[str, Any]) -> dict[str, Any]:
     """Call a procedure on a table, and return its row: {"schema": JSON, "values": texts}.
 
     The answer also has the names of the table in SQL, under which a session may have cached it."""
     name, arguments = question["name"], question["arguments"]
     table = required(name, arguments, "table")
-    place = table if table.startswith("/") else _place(warehouse, table, question["catalog"])
-    call = Call(name, place, arguments, question["zone"])
+    path = table if _is_path(table) else _path(warehouse.path, table, question["catalog"])
+    call = Call(name, warehouse.of(path), arguments, question["zone"])
     result = PROCEDURES[name][1](call)
     fields = [
         StructField(name, LongType() if isinstance(value, int) else StringType())
@@ -116,19 +115,23 @@ def call_procedure(warehouse: str, question: dict[str, Any]) -> dict[str, Any]:
     return {
         "schema": StructType(fields).json(),
         "values": [str(v) for v in result.values()],
-        "names": _names(warehouse, place, question["catalog"]),
+        "names": _names(warehouse.path, path, question["catalog"]),
     }
 
 
-def _names(warehouse: str, place: str, catalog: str) -> list[str]:
-    """Return the names of the table at `place` in SQL: its path, and the one in the catalog."""
-    named = [[catalog, place]]
-    if place.startswith(f"{warehouse}/"):
-        named.append([catalog, *place.removeprefix(f"{warehouse}/").split("/")])
+def _is_path(text: str) -> bool:
+    return text.startswith("/") or is_address(text)
+
+
+def _names(warehouse: str, path: str, catalog: str) -> list[str]:
+    """Return the names of the table at `path` in SQL: its path, and the one in the catalog."""
+    named = [[catalog, path]]
+    if path.startswith(f"{warehouse}/"):
+        named.append([catalog, *path.removeprefix(f"{warehouse}/").split("/")])
     return [".".join("`" + part.replace("`", "``") + "`" for part in parts) for parts in named]
 
 
-def _place(warehouse: str, text: str, catalog: str) -> str:
+def _path(warehouse: str, text: str, catalog: str) -> str:
     """Return the path of a table by its name in SQL, with or without the catalog."""
     names: list[str] = []
     end = 0
@@ -143,7 +146,7 @@ def _place(warehouse: str, text: str, catalog: str) -> str:
         end = found.end()
     if names[0] == catalog and len(names) > 1:
         del names[0]
-    if len(names) == 1 and names[0].startswith("/"):
+    if len(names) == 1 and _is_path(names[0]):
         return names[0]
     for name in names:
         if not name or name.startswith(".") or "/" in name:
@@ -151,11 +154,11 @@ def _place(warehouse: str, text: str, catalog: str) -> str:
                 f"{text!r}: {name!r} is the name of no table or namespace; it is that of a"
                 " directory: without / and not beginning with a dot"
             )
-    return os.path.join(warehouse, *names)
+    return "/".join([warehouse, *names])
 
 
 def _maintain(call: Call) -> Result:
-    done = open_table(call.place).maintain()
+    done = call.place.table().maintain()
     return {
         "flushed_tablet_count": done.flushed_tablet_count,
         "operation_count": len(done.operations),
@@ -164,11 +167,11 @@ def _maintain(call: Call) -> Result:
 
 
 def _compact(call: Call) -> Result:
-    return {"operation_count": len(open_table(call.place).compact().operations)}
+    return {"operation_count": len(call.place.table().compact().operations)}
 
 
 def _backup(call: Call) -> Result:
-    made = kudulite.backup(call.place, call.text("target"), full=call.boolean("full"))
+    made = kudulite.backup(call.place.table(), call.text("target"), full=call.boolean("full"))
     return {"backup_id": made.id, "byte_count": made.byte_count}
 
 
@@ -176,16 +179,16 @@ def _restore(call: Call) -> Result:
     misplaced = "version" if "target" in call.arguments else "overwrite"
     if misplaced in call.arguments:
         raise UsageError(
-            f"restore of {call.place!r}: {misplaced} is for"
+            f"restore of {call.place.path!r}: {misplaced} is for"
             f" {'a table without target' if misplaced == 'version' else 'backups in a target'}"
         )
     if "target" not in call.arguments:
-        done = open_table(call.place).restore(call.moment("at"), version=call.number("version"))
+        done = call.place.table().restore(call.moment("at"), version=call.number("version"))
         counts = {name: getattr(done, name) for name in ("inserted", "updated", "deleted")}
         return {"version": done.version, **counts}
     table = kudulite.restore(
         call.text("target"),
-        call.place,
+        call.place.path,
         at=call.moment("at"),
         overwrite=bool(call.boolean("overwrite")),
     )
@@ -193,12 +196,12 @@ def _restore(call: Call) -> Result:
 
 
 def _tag(call: Call) -> Result:
-    moment = open_table(call.place).tag(call.text("name"), call.moment("at"))
+    moment = call.place.table().tag(call.text("name"), call.moment("at"))
     return {"hybrid_time": int(moment)}
 
 
 def _delete_tag(call: Call) -> Result:
-    table = open_table(call.place)
+    table = call.place.table()
     table.delete_tag(call.text("name"))
     return {"tag_count": len(table.tags)}
 
@@ -212,8 +215,7 @@ def _drop_range(call: Call) -> Result:
 
 
 def _altered_ranges(call: Call, alter: Callable[..., TableAlterer]) -> Result:
-    table = open_table(call.place)
-    client, _ = catalog_of(call.place)
+    table, client = call.place.table(), call.place.parent.client()
     bounds = [_bound(table, call, which) for which in ("lower", "upper")]
     altered = alter(client.new_table_alterer(table), *bounds).alter()
     return {"range_count": len(altered.partition_schema.ranges)}

@@ -67,6 +67,7 @@ from kudulite.errors import (
     CorruptionError,
     SchemaError,
     StorageError,
+    TableExistsError,
     TableNotFoundError,
     UsageError,
 )
@@ -74,7 +75,8 @@ from kudulite.model.aliases import Rows
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.schema import Schema, schema_from_arrow
 from kudulite.storage.address import parse_address
-from kudulite.storage.storage import as_path
+from kudulite.storage.names import is_trash, staged_of
+from kudulite.storage.storage import as_path, is_there
 from kudulite.table.environment import Environment, environment_at
 from kudulite.table.present import present
 from kudulite.table.table_store import TableStore
@@ -101,8 +103,12 @@ def connect(
     lock_timeout_seconds: float = 60.0,
     background_maintenance: bool = True,
     storage_options: Mapping[str, str] | None = None,
+    create: bool = True,
 ) -> Client:
     """Open a directory of tables, made if it is not there.
+
+    In a store, which has no directories, it is made with its first table. Without `create`, one
+    that is not there is a TableNotFoundError.
 
     `root` is a path, which may begin with `~`, a file: URL, or the address of an object store, as
     in s3://bucket/prefix, gs:// or az://. The `storage_options` of a store are those of Delta and
@@ -119,6 +125,11 @@ def connect(
         lock_timeout_seconds=lock_timeout_seconds,
         is_maintaining=background_maintenance,
     )
+    if not create and not environment.storage.is_root(address.path):
+        raise TableNotFoundError(
+            f"there is no directory of tables at {address.path}; connect without create=False"
+            " makes it"
+        )
     return Client(address.path, environment)
 
 
@@ -268,6 +279,57 @@ class Client:
                 raise
             warnings.warn(f"left out of the list of tables: {problem}", stacklevel=3)
         return False
+
+    def list_directories(self) -> list[str]:
+        """Return the names of the directories in this one that are no tables, sorted.
+
+        Raises StorageError.
+        """
+        storage, tables = self._environment.storage, set(self.list_tables())
+        places = [
+            place
+            for place in storage.entries(self.root)
+            if place.name not in tables and not place.name.startswith(".")
+        ]
+        found = storage.side_by_side(storage.is_root, places)
+        return [place.name for place, is_there in zip(places, found, strict=True) if is_there]
+
+    def create_directory(self, name: str) -> Client:
+        """Make a directory of tables in this one, and return its client.
+
+        In a store, too, it is there before its first table. Raises UsageError, TableExistsError for
+        anything else of this name, StorageError.
+        """
+        storage, place = self._environment.storage, self._directory(name)
+        if is_there(storage, place):
+            raise TableExistsError(f"{place} exists")
+        storage.new_root(place)
+        return Client(place, self._environment)
+
+    def delete_directory(self, name: str) -> None:
+        """Remove a directory in this one that is empty, or one of `new_staging`.
+
+        Raises UsageError that lists what is in it, StorageError.
+        """
+        storage, place = self._environment.storage, self._directory(name)
+        if staged_of(name) is not None:
+            storage.delete_below(place)
+            return
+        try:
+            storage.delete_root(place)
+        except StorageError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            found = [path.name for path in storage.entries(place) if is_there(storage, path)]
+            listed = ", ".join(name for name in found if not is_trash(name))
+            raise UsageError(f"{place} is not empty, and so not removed: {listed}") from error
+
+    def _directory(self, name: str) -> Path:
+        if not name or "/" in name or name in (".", ".."):
+            raise UsageError(
+                f"{name!r} is no name of a directory in {self.root}: it is a text without '/'"
+            )
+        return self.root / name
 
     def table_exists(self, table_name: str) -> bool:
         """Whether there is a table of this name."""

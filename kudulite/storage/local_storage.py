@@ -268,6 +268,20 @@ class LocalStorage:
         if is_new:
             self.sync([path.parent])
 
+    def is_root(self, path: Path) -> bool:
+        """Whether there is a folder at `path`, also through a link."""
+        return self.is_folder(path)
+
+    def new_root(self, path: Path) -> None:
+        """Make a folder and all above it that are missing, durably."""
+        self.make_root(path)
+
+    def delete_root(self, path: Path) -> None:
+        """Remove an empty folder."""
+        self.before("remove", path)
+        with storage_errors("remove", path):
+            path.rmdir()
+
     def sync(self, folders: Iterable[Path]) -> None:
         """Make the names in these folders durable."""
         ordered = sorted(folders)

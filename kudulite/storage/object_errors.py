@@ -19,10 +19,11 @@ from __future__ import annotations
 import errno
 import os
 import re
+from pathlib import Path
 
 from obstore import exceptions
 
-from kudulite.errors import StorageError
+from kudulite.errors import NotSupportedError, StorageError, TableNotFoundError
 from kudulite.storage.storage_error import storage_error
 
 _NUMBERS: dict[type[BaseException], int] = {
@@ -143,3 +144,19 @@ def without_urls_secrets(text: str) -> str:
 
 def _is_of_bucket(text: str) -> bool:
     return any(code in text for code in _NO_BUCKET)
+
+
+def not_conditional(root: Path) -> NotSupportedError:
+    """Return the error for a store that replaces an object."""
+    return NotSupportedError(
+        f"{root}: this store does not refuse to put an object that exists (If-None-Match: *), so of"
+        " two commits at once one would be lost; use one that does: Amazon S3, Google Cloud"
+        " Storage, Azure, MinIO, SeaweedFS"
+    )
+
+
+def is_bucket(root: Path) -> TableNotFoundError:
+    """Return the error for a bucket that is taken for a table."""
+    return TableNotFoundError(
+        f"{root} is a bucket, and no table: a table has a name in it, as in {root}/metrics"
+    )

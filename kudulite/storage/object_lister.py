@@ -30,7 +30,7 @@ from obstore.store import ObjectStore
 from kudulite.errors import StorageError
 from kudulite.storage.object_errors import store_errors
 
-# What the store says of an object: path, size, last_modified, and more.
+# path, size, last_modified and more of an object, as the store says them.
 Facts = Any
 
 

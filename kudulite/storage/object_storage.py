@@ -41,11 +41,17 @@ import pyarrow as pa
 from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
-from kudulite.errors import NotSupportedError, OptionError, StorageError, UsageError
+from kudulite.errors import NotSupportedError, OptionError, StorageError
 from kudulite.storage.address import StorageAddress
 from kudulite.storage.file_cache import FileCache
 from kudulite.storage.names import version_of
-from kudulite.storage.object_errors import is_panic, reason, store_errors
+from kudulite.storage.object_errors import (
+    is_bucket,
+    is_panic,
+    not_conditional,
+    reason,
+    store_errors,
+)
 from kudulite.storage.object_lister import ObjectLister
 from kudulite.storage.object_path import ObjectPath
 from kudulite.storage.object_reader import REQUESTS_AT_ONCE, ObjectReader, side_by_side
@@ -302,11 +308,7 @@ class ObjectStorage(DurableSteps):
             except exceptions.AlreadyExistsError:
                 self._is_conditional = True
                 return
-        raise NotSupportedError(
-            f"{self.root}: this store does not refuse to put an object that exists"
-            " (If-None-Match: *), so of two commits at once one would be lost; use one that does:"
-            " Amazon S3, Google Cloud Storage, Azure, MinIO, SeaweedFS"
-        )
+        raise not_conditional(self.root)
 
     def put_hint(self, path: Path, content: bytes) -> None:
         """Put an object in the place of any other."""
@@ -322,7 +324,25 @@ class ObjectStorage(DurableSteps):
     def make_root(self, path: Path) -> None:
         """Know a directory of tables; a hidden folder in one has no list of its own."""
         if not path.name.startswith("."):
-            self._folders.setdefault(path, TableFolders(self, path))
+            self._directory(path)
+
+    def _directory(self, path: Path) -> TableFolders:
+        return self._folders.setdefault(path, TableFolders(self, path))
+
+    def is_root(self, path: Path) -> bool:
+        """Whether there is an object below `path`, and no directory of tables was removed there."""
+        if path == self.root:
+            return True
+        return not self._directory(path).is_removed() and self.is_folder(path)
+
+    def new_root(self, path: Path) -> None:
+        """Put a list without tables, if there is no list."""
+        self._check_is_conditional(path)
+        self._directory(path).make()
+
+    def delete_root(self, path: Path) -> None:
+        """Put a list that says that the directory was removed."""
+        self._directory(path).remove()
 
     def _check_is_conditional(self, path: Path) -> None:
         """Check, once, that the store refuses a put of an object that exists.
@@ -477,15 +497,11 @@ class ObjectStorage(DurableSteps):
     def _folders_of(self, folder: Path) -> TableFolders:
         """Return the folders of the directory in which a table's folder is."""
         if folder == self.root:
-            raise UsageError(
-                f"{folder} is a bucket; a table has a name in it, as in {folder}/metrics"
-            )
+            raise is_bucket(folder)
         root = folder.parent
         if root.name.startswith("."):  # of soft-deleted or staged tables
             root = root.parent
-        if root not in self._folders:
-            self._folders[root] = TableFolders(self, root)
-        return self._folders[root]
+        return self._directory(root)
 
     def _is_table_folder(self, path: Path) -> bool:
         """Whether a path is the folder of a table, or of hidden tables, of a known directory."""
@@ -503,7 +519,10 @@ class ObjectStorage(DurableSteps):
         return sorted(Path(key).name for key in folders.below(root))
 
     def place_of(self, folder: Path) -> Path:
-        """Return the place of a table's folder, as it is now. Raises UsageError for a bucket."""
+        """Return the place of a table's folder, as it is now.
+
+        Raises TableNotFoundError for a bucket.
+        """
         return self._folders_of(folder).place(folder)
 
     def new_place(self, folder: Path) -> Path:

@@ -9,6 +9,7 @@
     delete, delete_folder, delete_below
     hold, is_held, mark_used     a file that shows that an operation is under way
     place_of, new_place, name_place, move, exchange, link_target     the folders of tables
+    make_root, is_root, new_root, delete_root     the directories that these are in
     directory           an open file that grows
 
 A path is a name: the layers above join and compare paths, and only a `Storage` looks at what is
@@ -199,6 +200,15 @@ class Storage(Protocol):
     def make_root(self, path: Path) -> None:
         """Make a directory of tables as `make_folders` does, and know it as such."""
 
+    def is_root(self, path: Path) -> bool:
+        """Whether there is a directory of tables, or of anything else."""
+
+    def new_root(self, path: Path) -> None:
+        """Make a directory of tables that is there without a table, durably; it may exist."""
+
+    def delete_root(self, path: Path) -> None:
+        """Remove a directory of tables. Raises StorageError with ENOTEMPTY if it has content."""
+
     def sync(self, folders: Iterable[Path]) -> None:
         """Make the names in these folders durable, those of files and of folders."""
 
@@ -386,6 +396,11 @@ def discard_folder(storage: Storage, folder: Path, trash: Path) -> None:
             raise
     storage.sync({folder.parent, trash.parent})
     storage.delete_below(trash)
+
+
+def is_there(storage: Storage, path: Path) -> bool:
+    """Return whether there is a file, or a directory of tables or of other things, at `path`."""
+    return storage.exists(path) or storage.is_root(path)
 
 
 def read_if_there(storage: Storage, path: Path) -> bytes | None:

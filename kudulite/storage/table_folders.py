@@ -8,6 +8,10 @@ The file of the highest number says at which path each table is, and is complete
 next number, if it is free; a process that loses the race makes its change of the newer file. So a
 move and an exchange of folders are one step, as in a directory.
 
+The first number may be of a directory without tables. One that was removed has `"is_removed": true`
+in its newest file. It stays, because entries of tables that were deleted stay for a while, and is
+superseded when the directory is made again.
+
 Numbers are removed an hour after they were superseded. As in version_chain.py, number n + 1 counts
 if n is still there after its creation, and a walk upwards from n if n is there at its end.
 
@@ -31,8 +35,8 @@ from kudulite.storage.checked_json import (
     encode_checked_json,
 )
 from kudulite.storage.json_form import checked_name, readable
-from kudulite.storage.names import HINT_NAME
-from kudulite.storage.storage import Listed, Storage, read_if_there
+from kudulite.storage.names import HINT_NAME, is_trash
+from kudulite.storage.storage import Listed, Storage, is_there, read_if_there
 
 FOLDERS_NAME = ".tables"
 _FOLDERS_VERSION = 1  # on disk: a change of meaning raises it
@@ -56,6 +60,7 @@ class _Seen(NamedTuple):
     number: int
     folders: Folders
     id: str
+    is_removed: bool = False
 
 
 class TableFolders:
@@ -144,6 +149,28 @@ class TableFolders:
 
         self.change(build)
 
+    def is_removed(self) -> bool:
+        """Whether the directory was removed, and not made again."""
+        return self._newest().is_removed
+
+    def make(self) -> None:
+        """Make the directory, if it is not there: a list without tables."""
+        seen = self._newest()
+        if seen.number == 0 or seen.is_removed:
+            self.change(lambda names: None)
+
+    def remove(self) -> None:
+        """Note that the directory was removed. Raises StorageError if it has content."""
+
+        def build(names: dict[str, str]) -> None:
+            others = [path for path in self._storage.entries(self.root) if path.name not in names]
+            # A directory in it that was removed has objects, too.
+            entries = [path.name for path in others if is_there(self._storage, path)]
+            if not all(map(is_trash, (*names, *entries))):
+                raise StorageError(errno.ENOTEMPTY, f"cannot remove {self.root}: it is not empty")
+
+        self.change(build, is_removed=True)
+
     def newest(self) -> Folders:
         """Return the identifier of each table's place by its folder."""
         return self._newest().folders
@@ -219,7 +246,7 @@ class TableFolders:
             )
         return found
 
-    def change(self, build: Callable[[dict[str, str]], None]) -> None:
+    def change(self, build: Callable[[dict[str, str]], None], *, is_removed: bool = False) -> None:
         """Make the next number: `build` changes a copy of the newest, perhaps several times.
 
         Raises StorageError, and what `build` raises; nothing is changed then.
@@ -234,7 +261,7 @@ class TableFolders:
                 "number": number,
                 "id": uuid.uuid4().hex,  # so that a process knows its own file again
                 "folders": folders,
-            }
+            } | ({"is_removed": True} if is_removed else {})
             content = encode_checked_json(body)
             if not self._storage.put_if_absent(self._path(number), content):
                 continue
@@ -242,7 +269,7 @@ class TableFolders:
                 self._storage.delete(self._path(number))
                 self._seen = None
                 continue
-            self._seen = _Seen(number, folders, body["id"])
+            self._seen = _Seen(number, folders, body["id"], is_removed)
             with suppress(StorageError):  # without it the folder is listed
                 self._storage.put_hint(self._folder / HINT_NAME, content)
             self._remove_superseded()
@@ -266,7 +293,8 @@ def _decoded(content: bytes, path: str) -> _Seen:
         subject = f"{path}: list of table folders"
         check_format_version(subject, body["folders_version"], _FOLDERS_VERSION)
         folders = {str(key): checked_name(id, "place") for key, id in body["folders"].items()}
-        return _Seen(int(body["number"]), folders, str(body["id"]))
+        is_removed = bool(body.get("is_removed"))
+        return _Seen(int(body["number"]), folders, str(body["id"]), is_removed)
 
 
 def _below(names: Folders, key: str) -> list[str]:

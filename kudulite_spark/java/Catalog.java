@@ -128,17 +128,18 @@ public class Catalog
 
   private String path(String[] namespace) {
     // kudulite.`/data/t`.versions: the table at a path takes the place of a namespace.
-    boolean isPath = namespace.length > 0 && namespace[0].startsWith("/");
-    StringBuilder path = new StringBuilder(isPath ? namespace[0] : warehouse);
-    for (int i = isPath ? 1 : 0; i < namespace.length; i++) {
-      path.append('/').append(part(namespace[i]));
-    }
-    return path.toString();
+    boolean isPath = namespace.length > 0 && namespace[0].matches("/.*|\\w+://.*");
+    return Stream.concat(Stream.of(isPath ? namespace[0] : warehouse),
+        Arrays.stream(namespace).skip(isPath ? 1 : 0).map(this::part))
+        .collect(Collectors.joining("/"));
   }
 
   private String path(Identifier ident) {
-    boolean isPath = ident.namespace().length == 0 && ident.name().startsWith("/");
-    return isPath ? ident.name() : path(ident.namespace()) + "/" + part(ident.name());
+    return path(named(ident.namespace(), ident.name()));
+  }
+
+  private static String[] named(String[] namespace, String name) {
+    return Stream.concat(Arrays.stream(namespace), Stream.of(name)).toArray(String[]::new);
   }
 
   private String part(String part) {
@@ -377,8 +378,7 @@ public class Catalog
 
   public String[][] listNamespaces(String[] namespace) {
     return Arrays.stream(names(ask(namespace, question("namespaces"))))
-        .map(name -> Stream.concat(Arrays.stream(namespace), Stream.of(name))
-            .toArray(String[]::new)).toArray(String[][]::new);
+        .map(name -> named(namespace, name)).toArray(String[][]::new);
   }
 
   public boolean namespaceExists(String[] namespace) {

@@ -219,6 +219,26 @@ def test_a_folder_without_files_goes(storage: Storage, folder: Path):
     assert storage.entries(folder) == []
 
 
+def test_a_directory_of_tables_is_there_without_one(storage: Storage, folder: Path):
+    """From its making to its removal, which is refused while something is in it."""
+    root = folder / "root"
+    assert not storage.is_root(root)
+    for _ in range(2):
+        storage.new_root(root)
+        storage.new_root(root)
+        assert storage.is_root(root) and storage.table_names(root) in ([], None)
+        assert folder / "root" in storage.entries(folder)
+        storage.put(root / "a", b"x")
+        with pytest.raises(StorageError) as found:
+            storage.delete_root(root)
+        assert found.value.errno == errno.ENOTEMPTY
+        storage.delete(root / "a")
+        assert storage.is_root(root)
+        storage.delete_root(root)
+        assert not storage.is_root(root)
+    assert storage.is_root(folder) or not storage.is_directory
+
+
 @pytest.mark.parametrize("read", ["read", "length", "read_ranges", "open", "open_whole"])
 def test_a_missing_file_is_named(storage: Storage, folder: Path, read: str):
     """ENOENT, by which callers know what another process has removed."""

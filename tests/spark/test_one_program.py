@@ -1,0 +1,108 @@
+"""The same program of Spark on a directory and on an object store, with the same answers.
+
+Only the address and the settings of the session differ. Without the front, which hands settings
+on, the options are those of each read and write.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.conftest import BOTH
+from tests.support.object_server import ObjectServer
+from tests.support.spark.one_program import ANSWERS, Answers, answers
+from tests.support.spark.spark_tables import configured
+
+# What the program reads, as far as it is of rows; a directory and a store must also agree.
+EXPECTED: Answers = {
+    "operations": [
+        [0, "updated 0"],
+        [4, "mixed 4"],
+        *([k, f"upserted {k}"] for k in range(5, 8)),
+        [8, "inserted 8"],
+        [9, "ignored 9"],
+    ],
+    "a filter": [["ignored 9"], ["inserted 8"], ["upserted 6"], ["upserted 7"]],
+    "a count": 7,
+    "overwritten": [[2, "y 2"], [3, "y 3"], [4, "y 4"]],
+    "a key twice": True,
+    "before": [[k, f"old {k}"] for k in range(6)],
+    "read_table": [[k, f"new {k}"] for k in range(4, 8)],
+    "maintained": [[2, "old 2"], [3, "old 3"], *([k, f"new {k}"] for k in range(4, 8))],
+    "stream 0": [[2, "old 2"], [3, "old 3"], *([k, f"new {k}"] for k in range(4, 8))],
+    "namespaces": [[["db"]], [["db.inner"]]],
+    "dropped": [],
+    "replaced": [[7, 8]],
+    "truncated": [],
+    "changed": [[1, "a", 1.5], [3, "c", 9.0], [4, "none", 4.0]],
+    "merged by SQL": [[1, "A", 9.0], [4, "alone", 4.0], [5, "E", 5.0]],
+    "as of": [[[1, "a", 0.5], [2, "b", 1.5], [3, "c", 2.5]]] * 3,
+    "overwritten by SQL": [[6, "f", 6.0]],
+    "back": [[18, "w", 1.0], [19, "w", 1.0], [6, "f", 6.0], [8, "w", 1.0], [9, "w", 1.0]],
+    "at the end": [[["kept"]], []],
+}
+
+
+def as_text(server: ObjectServer) -> dict[str, str]:
+    """The options that reach the server, with a secret among them."""
+    given = {name: value for name, value in server.options.items() if "skip" not in name}
+    return given | {"aws_access_key_id": "id", "aws_secret_access_key": "VALUE"}
+
+
+def settings_of(server: ObjectServer) -> dict[str, str]:
+    """The same as settings of a session."""
+    return {f"spark.kudulite.storage.{name}": value for name, value in as_text(server).items()}
+
+
+def check(directory: Answers, store: Answers) -> None:
+    """Compare the answers with each other, and with what is expected."""
+    assert {name: directory[name] for name in EXPECTED} == EXPECTED
+    assert {name: store[name] for name in directory} == directory
+
+
+@BOTH
+def test_on_classic_spark(
+    spark: SparkSession, object_server: ObjectServer, tmp_path: Path, front: bool
+):
+    """With settings of the session, or without the front with options."""
+    address = f"s3://{object_server.bucket}/{uuid.uuid4().hex}"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    directory = answers(spark, str(tmp_path / "directory"), tmp_path / "a")
+    with configured(spark, settings_of(object_server)):
+        options = {} if front else as_text(object_server)
+        store = answers(spark, address, tmp_path / "b", options)
+    check(directory, store)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="needs grpcio")
+def test_on_spark_connect(object_server: ObjectServer, tmp_path: Path):
+    """In a session of a client without a JVM."""
+    address = f"s3://{object_server.bucket}/{uuid.uuid4().hex}"
+    found = []
+    for place, settings in (
+        (str(tmp_path / "directory"), {}),
+        (address, settings_of(object_server)),
+    ):
+        scratch = tmp_path / f"scratch {len(found)}"
+        scratch.mkdir()
+        command = [sys.executable, "-m", "tests.support.spark.one_program"]
+        run = subprocess.run(
+            [*command, place, str(scratch), json.dumps(settings)],
+            env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert run.returncode == 0, run.stderr[-3000:]
+        found.append(json.loads((scratch / ANSWERS).read_text()))
+    check(*found)
