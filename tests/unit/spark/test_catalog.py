@@ -11,7 +11,7 @@ from kudulite.chain.manifest import Manifest
 from kudulite_spark import datasource
 from kudulite_spark.catalog import answered
 from kudulite_spark.datasource import CATALOG_LOAD, KuduliteDataSource
-from kudulite_spark.options import FRONT
+from kudulite_spark.options import FRONT, Place
 from kudulite_spark.types import with_row_count
 
 PER_MICROSECOND = 4096
@@ -21,7 +21,7 @@ NOW = 1_700_000_000_000_000
 def window(path, has_start: bool, has_end: bool, **bounds: int | str) -> dict[str, str]:
     """The options of the read."""
     question = {"call": "window", "zone": "UTC", "hasStart": has_start, "hasEnd": has_end}
-    return answered(str(path), json.dumps(question | bounds))[0].metadata
+    return answered(Place(str(path), {}), json.dumps(question | bounds))[0].metadata
 
 
 def moments_of(start: range, end: range, has_start: bool, has_end: bool) -> tuple[int, int]:
@@ -81,7 +81,7 @@ def test_a_listing_reads_no_table_and_a_load_reads_each_once(tmp_path, monkeypat
 
     monkeypatch.setattr(Manifest, "decode", noted)
     question = json.dumps({"call": "tables", "zone": "UTC"})
-    assert answered(str(tmp_path), question)[0].metadata == {"names": names}
+    assert answered(Place(str(tmp_path), {}), question)[0].metadata == {"names": names}
     assert read == []
     for name in names:
         assert loaded(tmp_path / name)["properties"]["comment"] == f"of {name}"
