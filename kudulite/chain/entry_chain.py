@@ -61,9 +61,9 @@ _LOOKS_MAX = 100
 # So many entries are read side by side where there may be more.
 _READ_AT_ONCE, _READ_AT_ONCE_MOST = 8, 64
 _RECENT_MAX = 32
-_APPENDS_BETWEEN_PAUSES, _PAUSE_APPENDS = 16, 6
 _LATELY = 5_000_000 << LOGICAL_BITS  # 5 s
 _WAIT_SECONDS_MAX = 2.0
+_ASKED_SECONDS_MAX = 10.0
 
 Entry = Manifest | RecordEntry
 Moment = tuple[float, float]  # of two clocks, see `_now`
@@ -78,7 +78,8 @@ class Entries:
     """The chain up to the entry `number`: the newest version, and the records behind its log start.
 
     `crc32` and `timestamp` are those of the newest entry, and `seen` the moment, of two clocks, at
-    which it was the newest. `recent` are the writers and times of the last records.
+    which it was the newest. `recent` are the writers and times of the last records. Until the time
+    `asked_until` of the first clock, this process lets another one publish a version.
     """
 
     manifest: Manifest
@@ -88,6 +89,7 @@ class Entries:
     records: tuple[RecordEntry, ...]
     seen: Moment = field(compare=False)
     recent: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    asked_until: float = field(default=0.0, compare=False)
 
     @staticmethod
     def of(manifest: Manifest, records: Iterable[RecordEntry], seen: Moment) -> Entries:
@@ -119,8 +121,13 @@ class Entries:
             start = entry.log_start.segment
             kept = (record for record in self.records if record.number > start)
             found = Entries.of(entry, kept, seen)
+            # The one that has asked may flush the memory first.
+            is_of_user = [row[0] for row in entry.versions.users[-1:]] == [entry.version]
             return replace(
-                found, timestamp=max(self.timestamp, found.timestamp), recent=self.recent
+                found,
+                timestamp=max(self.timestamp, found.timestamp),
+                recent=self.recent,
+                asked_until=0.0 if is_of_user else self.asked_until,
             )
         crc32 = entry.file_crc32
         assert crc32 is not None
@@ -132,7 +139,14 @@ class Entries:
             records=(*self.records, entry),
             seen=seen,
             recent=(*self.recent[1 - _RECENT_MAX :], (entry.writer, entry.timestamp)),
+            asked_until=self._asked_until(entry, seen),
         )
+
+    def _asked_until(self, entry: RecordEntry, seen: Moment) -> float:
+        if entry.writer == record_writer():
+            return self.asked_until
+        seconds = min(entry.asked_ms / 1000, _ASKED_SECONDS_MAX)
+        return max(self.asked_until, seen[0] + seconds if seconds else 0.0)
 
 
 def _number_of(entry: Entry) -> int:
@@ -160,8 +174,6 @@ class EntryChain(TableChain):
 
     _entries: Entries | None = field(default=None, repr=False)
     _appended: float = field(default=-_WAIT_SECONDS_MAX, repr=False)
-    _append_seconds: float = field(default=0.0, repr=False)
-    _append_count: int = field(default=0, repr=False)
     _mutex: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     # -- finding and reading
@@ -431,7 +443,13 @@ class EntryChain(TableChain):
         return found
 
     def append(
-        self, before: Entries, commits: bytes, timestamp: int, *, is_end: bool = False
+        self,
+        before: Entries,
+        commits: bytes,
+        timestamp: int,
+        *,
+        is_end: bool = False,
+        asked_ms: int = 0,
     ) -> Entries | None:
         """Create the next entry, a record; None where another writer was faster."""
         assert timestamp > before.timestamp
@@ -444,25 +462,23 @@ class EntryChain(TableChain):
             previous_crc32=before.crc32,
             commits=RecordEntry.text_of(commits),
             is_end=is_end,
+            asked_ms=asked_ms,
         )
-        begin = time.monotonic()
         made = self._created(before, record)
         if made is not None:
             self._appended = time.monotonic()
-            self._append_seconds = self._appended - begin
-            self._append_count += 1
         return made
 
     def seconds_to_wait(self) -> float:
-        """Return how long to let others go first: as many as have appended lately, each once."""
+        """Return how long to let others go first.
+
+        As many as have appended lately, each once, and one that has asked to publish a version,
+        which takes longer than an append, and so would lose again and again.
+        """
         known = self._entries
-        if self._append_count and self._append_count % _APPENDS_BETWEEN_PAUSES == 0:
-            # For those who publish a version, which takes longer, and leave no trace if they lose.
-            left = self._appended + _PAUSE_APPENDS * self._append_seconds - time.monotonic()
-            if left > 0:
-                return left
-        if known is None or len(known.recent) < 2:
-            return 0.0
+        left = 0.0 if known is None else known.asked_until - time.monotonic()
+        if left > 0 or known is None or len(known.recent) < 2:
+            return left
         last = known.recent[-1][1]
         recent = [(writer, stamp) for writer, stamp in known.recent if last - stamp < _LATELY]
         others = len({writer for writer, _ in recent} - {record_writer()})

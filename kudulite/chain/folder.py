@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import errno
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,7 +30,6 @@ from kudulite.storage.names import (
     TABLET_FOLDER,
     WAL_FOLDER,
     WRITES_FOLDER,
-    new_trash_name,
     soft_deleted_of,
     staged_of,
     version_of,
@@ -163,22 +161,6 @@ def _allowed_entries(storage: Storage, folder: Path) -> list[Path]:
 def is_refused(error: StorageError) -> bool:
     """Whether an error says that one has no right to a file or folder."""
     return error.errno in (errno.EACCES, errno.EPERM)
-
-
-def remove_expired_tables(storage: Storage, root: Path, now: int) -> None:
-    """Remove soft-deleted and staged tables whose reserve has passed at `now`, in microseconds.
-
-    One that cannot be removed, or is removed by another process, is left to the next call.
-    """
-    for folder in storage.entries(root):
-        hidden = soft_deleted_of(folder.name) or staged_of(folder.name)
-        if hidden is not None and hidden.expires <= now:
-            trash = root / new_trash_name()
-            with suppress(StorageError):
-                storage.move(folder, trash)
-                # Else a power failure could bring the name back to a table without some files.
-                storage.sync([root])
-                storage.delete_below(trash)
 
 
 def _moment(microseconds: int) -> datetime:

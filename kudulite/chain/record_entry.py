@@ -8,8 +8,9 @@
 `version` is the number of the newest version before it, and `timestamp` at or above those of its
 commits. A record without commits says that no later entry has a time up to its own. One with
 "is_end": true says that the table was deleted: nobody may follow it, but a recall. One with
-"is_erased": true is in the place of an entry whose rows had to be gone. `id` is random,
-so a writer knows its own record when it reads it again; its first digits are those of the process.
+"is_erased": true is in the place of an entry whose rows had to be gone. "asked_ms" is for how long
+others are asked to append no rows, so that its writer can publish a version. `id` is random, so a
+writer knows its own record when it reads it again; its first digits are those of the process.
 
 **Invariants**: a record's timestamp is above that of the entry before it.
 """
@@ -54,6 +55,7 @@ class RecordEntry(JsonForm):
     commits: str
     is_end: Annotated[bool, Stored(may_be_absent=True)] = False
     is_erased: Annotated[bool, Stored(may_be_absent=True)] = False
+    asked_ms: Annotated[int, Stored(may_be_absent=True)] = 0
     file_crc32: Annotated[int | None, Stored(is_kept=False)] = field(default=None, compare=False)
 
     @property

@@ -241,10 +241,11 @@ class MutationBuffer:
 
 @dataclass(eq=False, repr=False, slots=True)
 class PendingError:
-    """One operation that was not applied.
+    """One operation that was not applied, as far as is known: see `error`.
 
     `operation` may be applied again. `reason` is one of RowError's REASON_ constants, or empty when
-    `error`, which is no row error, says why.
+    `error`, which is no row error, says why. After a StorageError with EINPROGRESS, which only an
+    object store has, the operation may have been applied.
     """
 
     operation: WriteOperation

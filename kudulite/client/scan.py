@@ -229,7 +229,20 @@ class RowScan(ArrowResult[ScanSpec]):
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches, none empty, of at most a row group each."""
-        return self._batches(self._read.newest())
+        return self._batches_of_newest(self._read.newest())
+
+    def _batches_of_newest(self, read: Read[ScanSpec]) -> Iterator[pa.RecordBatch]:
+        """Yield them, of a newer version where files are gone that another process removed."""
+        is_begun = False
+        try:
+            for batch in self._batches(read):
+                is_begun = True
+                yield batch
+            return
+        except StorageError as error:
+            if is_begun or not read.is_superseded(error):
+                raise
+        yield from self._batches(self._read.newest())
 
     def _batches(self, read: Read[ScanSpec]) -> Iterator[pa.RecordBatch]:
         schema = read.schema
@@ -253,6 +266,14 @@ class RowScan(ArrowResult[ScanSpec]):
     def count(self) -> int:
         """Return the number of rows; without predicates no column is read."""
         read = self._read.newest()
+        try:
+            return self._count(read)
+        except StorageError as error:
+            if not read.is_superseded(error):
+                raise
+        return self._count(self._read.newest())
+
+    def _count(self, read: Read[ScanSpec]) -> int:
         store, spec = read.store, read.spec
         entries = list(entries_to_scan(store, read.manifest, spec))
         title = f"count of table {store.name!r}"

@@ -356,7 +356,8 @@ class Table(BatchOperations, RowOperations):
         `current_timestamp`, the result stays the same until somebody writes, and no lock is taken
         if nothing has changed.
         """
-        return Timestamp(choose_snapshot(self._store, newest_change(self._store)))
+        changed = newest_change(self._store)
+        return Timestamp(choose_snapshot(self._store, changed, has_looked=True))
 
     def changes(
         self,

@@ -20,7 +20,8 @@ opens the name finds one of them at all times:
     1  under both tables' locks    <root>/.staged-…/<name> → <root>/.soft-deleted-…/<name>
     2                              <root>/.soft-deleted-…/<name> ⇄ <root>/<name>
 
-A crash between the two leaves the new table as a soft-deleted one, and the old one in its place.
+A crash between the two leaves the new table as a soft-deleted one, and the old one in its place. So
+does an object store that does not answer in between.
 Where the file system cannot exchange names, the step is three renames, and the name is free for a
 moment. A read that began on the replaced table finds it by its id among the soft-deleted ones. Of
 two processes that publish under one name, each replaces the table that is there when it has the
@@ -42,7 +43,6 @@ from pathlib import Path
 
 from kudulite.chain.folder import (
     SoftDeletedTable,
-    remove_expired_tables,
     soft_deleted_tables,
     staged_root,
 )
@@ -59,6 +59,7 @@ from kudulite.model.types import is_unicode
 from kudulite.storage.names import is_trash, new_staged_name, new_trash_name, soft_deleted_name
 from kudulite.storage.storage import Storage, is_taken
 from kudulite.table.environment import Environment
+from kudulite.table.removal import remove_expired_tables, remove_tables
 from kudulite.table.table_log import LostRaceError, Turn
 from kudulite.table.table_store import TableStore
 from kudulite.wal.segment import LogPosition
@@ -341,7 +342,9 @@ def replace_table(store: TableStore, target: TableStore, new_holder: Callable[[]
                 move(target.folder, store.folder)
                 move(made, target.folder)
                 move(store.folder, made)
-        except StorageError:
+        except StorageError as error:
+            if error.errno == errno.EINPROGRESS:
+                raise  # it may be done, or be done yet: left as a crash leaves it
             with suppress(StorageError):
                 for source, place in reversed(moved):
                     storage.move(place, source)
@@ -367,11 +370,12 @@ def _new_holder(store: TableStore, reserve_seconds: int) -> Path:
 
 
 def remove_trash(root: Path, environment: Environment) -> None:
-    """Remove deleted tables, also those whose deletion was killed half way, and soft-deleted ones
-    whose reserve has passed.
+    """Remove deleted tables, also those whose deletion or creation was killed half way, and
+    soft-deleted ones whose reserve has passed.
     """
     storage = environment.storage
-    remove_expired_tables(storage, root, physical_microseconds(environment.clock.now()))
+    remove_expired_tables(root, environment)
+    storage.adopt_abandoned(root)
     for path in storage.entries(root):
         if is_trash(path.name):
-            storage.delete_below(path)
+            remove_tables(path, environment)

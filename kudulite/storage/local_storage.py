@@ -471,6 +471,9 @@ class LocalStorage:
         """Return True: the table is in its folder."""
         return True
 
+    def adopt_abandoned(self, root: Path) -> None:
+        """Do nothing: what a killed creation has left is in the table's folder."""
+
     def move(self, source: Path, target: Path, place: Path | None = None) -> None:
         """Give a file or folder a name that does not exist; durable after `sync` of its folder."""
         self.before("rename", target)

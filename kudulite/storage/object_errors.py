@@ -83,11 +83,12 @@ def check_process(action: str, target: object) -> None:
 class store_errors:
     """Turns an error of the library in its `with` block into a StorageError.
 
-    Its text is not kept as the cause, which a traceback would show with all secrets in it.
+    Its text is not kept as the cause, which a traceback would show with all secrets in it. `doubt`
+    ends the text of an error after which a store may have acted, and its number is EINPROGRESS.
     """
 
-    def __init__(self, action: str, target: object) -> None:
-        self._action, self._target = action, target
+    def __init__(self, action: str, target: object, doubt: str = "") -> None:
+        self._action, self._target, self._doubt = action, target, doubt
 
     def __enter__(self) -> None:
         check_process(self._action, self._target)
@@ -106,6 +107,8 @@ class store_errors:
             number = _NUMBERS.get(type(error), errno.EIO)
             if any(status in text.partition(_DUMP)[0] for status in _REFUSALS):
                 number = errno.EACCES  # a list has no error of its own for it
+            if self._doubt and number == errno.EIO:
+                raise self._error(errno.EINPROGRESS, reason(text) + self._doubt) from None
             raise self._error(number, reason(text)) from None
 
     def _error(self, number: int, text: str) -> StorageError:

@@ -10,7 +10,9 @@ of their names. An object is durable when it is put, and so is its name.
 An answer can be lost. The store has then acted, and the library, which tries again, learns that
 the object exists. S3 also says so of a request that it refused because of another one at the same
 time. Therefore each refusal is looked into: if the object is not there, it is put again; if it has
-the bytes of this call, this call has put it.
+the bytes of this call, this call has put it. Where the library gives up without an answer, the
+object is looked for, and put once more. If that is not answered, the error says that the outcome is
+not known: a request may even be on its way, and act later.
 
 **Invariants**: (1) those of storage.py; (2) two calls of `put_if_absent` never have the same
 content: it names its commit. Otherwise both could win.
@@ -73,6 +75,11 @@ LAST_ENTRY_SECONDS = 3600.0
 HELD_SECONDS = 24 * 3600.0
 TOUCH_SECONDS = 600.0
 _TOUCHED = ".touched"
+# Where neither a put nor the look for it was answered.
+_DOUBT = (
+    "; it is not known whether the store has it, or will have it: look for the change before you"
+    " make it again"
+)
 
 _STORES: dict[Service | None, Any] = {S3: S3Store, GOOGLE: GCSStore, AZURE: AzureStore}
 
@@ -256,8 +263,8 @@ class ObjectStorage(DurableSteps):
 
     def put_if_absent(self, path: Path, content: bytes) -> bool:
         """Put an object of a name that none has; return False if there is another one."""
-        name = self._name(path)
-        with store_errors("create", path):
+        name, is_unanswered = self._name(path), False
+        with store_errors("create", path, doubt=_DOUBT):
             for _ in range(_TRIES_MAX):
                 self.before("link", path)
                 try:
@@ -266,12 +273,13 @@ class ObjectStorage(DurableSteps):
                     found = self._content(name)
                     if found is not None:
                         return found == content
-                except exceptions.GenericError:  # no answer: it may have been put
-                    with contextlib.suppress(exceptions.BaseError):
-                        found = self._content(name)
-                        if found is not None:
-                            return found == content
-                    raise
+                except exceptions.GenericError as error:  # it may have been put, or will be
+                    found = self._content_after(error, name)
+                    if found is not None:
+                        return found == content
+                    if is_unanswered:
+                        raise
+                    is_unanswered = True  # to put the same again decides it
                 else:
                     self.before("fsync", path.parent)
                     return True
@@ -281,6 +289,13 @@ class ObjectStorage(DurableSteps):
             f"cannot create {path}: the store refused it {_TRIES_MAX} times as existing, and does"
             " not have it",
         )
+
+    def _content_after(self, error: Exception, name: str) -> bytes | None:
+        """Return an object's content, None without one; raise `error` where it cannot be read."""
+        try:
+            return self._content(name)
+        except exceptions.BaseError:
+            raise error from None
 
     def _content(self, name: str) -> bytes | None:
         """Return an object's content, None without one."""
@@ -534,6 +549,10 @@ class ObjectStorage(DurableSteps):
     def name_place(self, folder: Path, place: Path) -> bool:
         """Give a new table its folder; return False where another table has it."""
         return self._folders_of(folder).name(folder, place)
+
+    def adopt_abandoned(self, root: Path) -> None:
+        """Give places that have no name, and no object of the last day, a folder that is trash."""
+        self._folders_of(root / "any").adopt_abandoned(HELD_SECONDS)
 
     def move(self, source: Path, target: Path, place: Path | None = None) -> None:
         """Give the folder of a table a name in the same directory that does not exist."""

@@ -180,6 +180,7 @@ class Storage(Protocol):
         """Create `path` with all of `content`, durably, in one step; return False if it exists.
 
         A folder is not made. True also where the answer to an earlier try of this call was lost.
+        Raises StorageError with EINPROGRESS where the file may be there all the same, or come late.
         """
 
     def check_refuses(self, path: Path) -> None:
@@ -305,6 +306,12 @@ class Storage(Protocol):
 
     def name_place(self, folder: Path, place: Path) -> bool:
         """Give a new table its folder, durably; return False where another table has it."""
+
+    def adopt_abandoned(self, root: Path) -> None:
+        """Give the places of new tables whose creation was killed a folder that is trash.
+
+        Where a folder is a name of a place; elsewhere such a table has its folder already.
+        """
 
     def move(self, source: Path, target: Path, place: Path | None = None) -> None:
         """Give the folder of a table, or a local file, a name that does not exist.

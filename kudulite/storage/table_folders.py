@@ -35,7 +35,7 @@ from kudulite.storage.checked_json import (
     encode_checked_json,
 )
 from kudulite.storage.json_form import checked_name, readable
-from kudulite.storage.names import HINT_NAME, is_trash
+from kudulite.storage.names import HINT_NAME, is_trash, new_trash_name
 from kudulite.storage.storage import Listed, Storage, is_there, read_if_there
 
 FOLDERS_NAME = ".tables"
@@ -80,6 +80,16 @@ class TableFolders:
         """Return a place for a new table, which has no folder yet."""
         return self._folder / uuid.uuid4().hex
 
+    def adopt_abandoned(self, age_seconds: float) -> None:
+        """Give places that have no folder, and no younger object, one that is trash."""
+        found = [place for place in self._storage.entries(self._folder) if _is_place(place.name)]
+        named = set(self.newest().values())
+        for place in found:
+            if place.name not in named and all(
+                file.age_seconds >= age_seconds for file in self._storage.files_below(place)
+            ):
+                self.name(self.root / new_trash_name(), place)
+
     def key(self, folder: Path) -> str:
         """Return the name of a folder below the root."""
         return folder.relative_to(self.root).as_posix()
@@ -97,6 +107,12 @@ class TableFolders:
         """Give a place the name of a folder; return False where another one has it."""
 
         def build(names: dict[str, str]) -> None:
+            if any(is_trash(key) for key, found in names.items() if found == place.name):
+                raise StorageError(
+                    errno.ENOENT,
+                    f"cannot create {folder}: nothing was done for a day, so the files were"
+                    " removed; create it again",
+                )
             if names.setdefault(self.key(folder), place.name) != place.name:
                 raise _taken(folder)
 
@@ -295,6 +311,11 @@ def _decoded(content: bytes, path: str) -> _Seen:
         folders = {str(key): checked_name(id, "place") for key, id in body["folders"].items()}
         is_removed = bool(body.get("is_removed"))
         return _Seen(int(body["number"]), folders, str(body["id"]), is_removed)
+
+
+def _is_place(name: str) -> bool:
+    """Whether a name is one of `new_place`."""
+    return len(name) == 32 and set(name) <= set("0123456789abcdef")
 
 
 def _below(names: Folders, key: str) -> list[str]:

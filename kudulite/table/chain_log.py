@@ -9,6 +9,10 @@ Of several processes that append, the one that has won would win again, because 
 know the newest entry. So a process that has appended lets as many entries pass, by the clock, as
 there are other writers among the last ones (`EntryChain.seconds_to_wait`).
 
+A turn that publishes a version takes longer than an append. When it has lost thrice, it appends a
+record without rows that asks those who append to wait for twice as long as its last attempt took,
+which may have ended early, and doubles that with each loss. The order is right if they do not.
+
 A turn of rows begins where this process has left the chain, without a look for newer entries: the
 creation of its entry shows that there were none. A turn that creates none has to look before it
 reports a row error.
@@ -20,12 +24,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kudulite.chain.entry_chain import Entries, EntryChain
 from kudulite.chain.manifest import Manifest
 from kudulite.chain.record_entry import position_after
-from kudulite.errors import LockTimeoutError
+from kudulite.errors import CorruptionError, LockTimeoutError, TableNotFoundError
 from kudulite.model.hybrid_time import Clock
 from kudulite.storage.storage import Listed
 from kudulite.table.table_log import LogState, LostRaceError, Turn
@@ -37,6 +42,8 @@ from kudulite.wal.segment import LogPosition
 # A cold reader gets these side by side, and a flush folds them.
 RECORDS_MAX = 64
 _FLUSH_EACH = 16
+_REFUSE_SECONDS = 20.0
+_LOST_BEFORE_ASKING = 3
 
 
 @dataclass
@@ -49,12 +56,15 @@ class ChainTurn:
     _entries: Entries | None = None
     _deadline: float = 0.0
     _lost_count: int = 0
+    _begun: float = 0.0  # the attempt
+    _asked_seconds: float = 0.0
 
     identity: object = None
 
     def __enter__(self) -> ChainTurn:
-        self._deadline = time.monotonic() + self.timeout_seconds
-        self._lost_count = 0
+        self._begun = time.monotonic()
+        self._deadline = self._begun + self.timeout_seconds
+        self._lost_count, self._asked_seconds = 0, 0.0
         wait_seconds = self.chain.seconds_to_wait() if self.goes_on else 0.0
         if wait_seconds > 0:
             time.sleep(min(wait_seconds, self.timeout_seconds))
@@ -114,7 +124,25 @@ class ChainTurn:
                 f" faster {self._lost_count} times; try again later, or wait longer"
                 " (lock_timeout_seconds)"
             )
-        self._entries = self.chain.entries()
+        took_seconds, self._entries = time.monotonic() - self._begun, self.chain.entries()
+        if self.goes_on:
+            left = min(self.chain.seconds_to_wait(), self._deadline - time.monotonic())
+            if left > 0:
+                time.sleep(left)
+                self._entries = self.chain.entries()
+        elif self._lost_count >= _LOST_BEFORE_ASKING:
+            self._ask(took_seconds)
+        self._begun = time.monotonic()
+
+    def _ask(self, seconds: float) -> None:
+        """Ask those that append rows to wait for twice that time, or twice as long as last time."""
+        self._asked_seconds = 2 * max(seconds, self._asked_seconds)
+        asked_ms = int(1000 * self._asked_seconds) + 1
+        made = None
+        while made is None and time.monotonic() < self._deadline:
+            before = self.chain.entries()
+            made = self.chain.append(before, b"", before.timestamp + 1, asked_ms=asked_ms)
+            self._entries = made or before
 
     def check_is_first(self) -> None:
         """Look for a newer entry. Raises LostRaceError where there is one."""
@@ -237,6 +265,13 @@ class ChainLog:
                 if is_first:
                     raise
                 turn.renew()
+
+    def refuse_all(self) -> None:
+        """Append the record that nobody may follow, unless it is there."""
+        # A table that has an end, or no version, takes no turns.
+        ended = suppress(TableNotFoundError, CorruptionError)
+        with ended, self.turn(_REFUSE_SECONDS) as turn:
+            self.end(turn, is_first=False)
 
     def resume(self, turn: Turn) -> bool:
         """Append a record after one that nobody may follow."""

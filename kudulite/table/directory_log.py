@@ -251,6 +251,9 @@ class DirectoryLog:
     def end(self, turn: Turn, *, is_first: bool) -> None:
         """Do nothing: the table's folder was moved while the lock is held."""
 
+    def refuse_all(self) -> None:
+        """Do nothing, as `end`."""
+
     def resume(self, turn: Turn) -> bool:
         """Return False."""
         return False

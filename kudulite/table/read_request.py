@@ -18,6 +18,7 @@ plan mean the columns that had them when it was made, by id.
 
 from __future__ import annotations
 
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,13 @@ import pyarrow as pa
 
 from kudulite.chain.manifest import Manifest
 from kudulite.chain.partition import KeyBounds
-from kudulite.errors import ConflictError, OptionError, SchemaError, UsageError
+from kudulite.errors import (
+    ConflictError,
+    OptionError,
+    SchemaError,
+    StorageError,
+    UsageError,
+)
 from kudulite.model.aliases import Columns, Moment, Where
 from kudulite.model.condition import Condition, conditions_of
 from kudulite.model.hybrid_time import format_timestamp
@@ -234,6 +241,10 @@ class Read(Generic[Spec]):
         """The table's columns in the result, as they were when the read was planned."""
         schema = with_planned_types(self.spec.schema, self.plan.column_ids)
         return [schema.column(name) for name in self.spec.names]
+
+    def is_superseded(self, error: StorageError) -> bool:
+        """Whether an error is for a file that is missing because there is a newer version."""
+        return error.errno == errno.ENOENT and self.store.newest() is not self.manifest
 
     def newest(self) -> Read[Spec]:
         """Return the same read of the newest version. Raises ConflictError."""

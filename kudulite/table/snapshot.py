@@ -145,13 +145,16 @@ def _check_not_before(store: TableStore, manifest: Manifest, timestamp: int, mar
         )
 
 
-def choose_snapshot(store: TableStore, at: Any, *, may_be_ancient: bool = False) -> int:
+def choose_snapshot(
+    store: TableStore, at: Any, *, may_be_ancient: bool = False, has_looked: bool = False
+) -> int:
     """Return the HybridTime of `at` (None is the present), up to which nothing more can be written.
 
+    It looks for a newer version, because a purge changes the past, unless the caller `has_looked`.
     Raises TimestampError for a time ahead of the clock and, unless it `may_be_ancient`, before the
     table was created or before the ancient history mark.
     """
-    manifest, _, now = present(store, at if isinstance(at, int) else TIMESTAMP_MAX)
+    manifest, _, now = present(store, at if has_looked else TIMESTAMP_MAX)
     if at is None:
         return now
     timestamp = moment_of(store, manifest, at)

@@ -171,6 +171,12 @@ class TableLog(Protocol):
         With `is_first`, raises LostRaceError where another writer came since the turn began.
         """
 
+    def refuse_all(self) -> None:
+        """Refuse all later turns of a table that is removed, as its killed deletion has not.
+
+        Raises LockTimeoutError, StorageError.
+        """
+
     def resume(self, turn: Turn) -> bool:
         """Allow turns again, if the log has an end; return whether it had."""
 

@@ -54,12 +54,18 @@ from kudulite.chain.partition import (
     TabletPartition,
 )
 from kudulite.chain.schema_history import SchemaChange
-from kudulite.errors import KuduliteError, NotSupportedError, SchemaError, UsageError
+from kudulite.errors import (
+    KuduliteError,
+    NotSupportedError,
+    SchemaError,
+    StorageError,
+    UsageError,
+)
 from kudulite.model.schema import Column, Schema
 from kudulite.table.memory_flush import flushed_under_lock
 from kudulite.table.publication import publish_alone, version_timestamp
 from kudulite.table.snapshot import ancient_history_mark, is_mark_still_valid
-from kudulite.table.table_log import Turn
+from kudulite.table.table_log import LostRaceError, Turn
 from kudulite.table.table_store import TableStore
 
 HISTORY_SECONDS_MAX = 10_000_000_000  # more than 300 years
@@ -172,7 +178,9 @@ def alter_table(
         tablets = _Tablets(store, newest, turn)
         try:
             return tablets.publish(draft, partition, is_altered=bool(steps))
-        except BaseException:
+        except StorageError:
+            raise  # the version may be there all the same, or will be
+        except (KuduliteError, LostRaceError):
             tablets.undo()
             raise
 
@@ -299,14 +307,11 @@ class _Tablets:
         return (change,)
 
     def undo(self) -> None:
-        """Remove the created tablets, after an alteration that was not published."""
+        """Remove the created tablets of an alteration that is not published, and never will be."""
         # A tablet that cannot be removed is in no version; garbage collection removes it.
         with suppress(KuduliteError):
-            listed = {entry.id for entry in self.store.newest().tablets}
             for entry in self._created:
-                if entry.id not in listed:
-                    folder = self.store.tablet_folder(entry.id)
-                    self.store.storage.delete_below(folder)
+                self.store.storage.delete_below(self.store.tablet_folder(entry.id))
 
 
 def forget_alterations(store: TableStore) -> int:

@@ -33,9 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from kudulite.chain.folder import remove_expired_tables
 from kudulite.errors import CorruptionError, KuduliteError, StorageError
-from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.storage.names import (
     MANIFEST_FOLDER,
     ROWSET_FOLDER,
@@ -51,6 +49,7 @@ from kudulite.storage.names import (
 )
 from kudulite.storage.storage import Storage
 from kudulite.table.open_writes import OpenWrites, end_write, of_same_table
+from kudulite.table.removal import remove_expired_tables
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.kept_files import KeptFiles, Names, newest_files
 
@@ -107,8 +106,7 @@ def collect_garbage(
     removed |= _collect_log(store, kept.first_segment)
     store.cache.remove_files(removed.keys())  # a map would keep the space on disk
     _collect_tablets(store, kept)
-    now = physical_microseconds(store.environment.clock.now())
-    remove_expired_tables(store.storage, store.folder.parent, now)
+    remove_expired_tables(store.folder.parent, store.environment)
     file_count, byte_count = len(removed), sum(removed.values())
     store.metrics.garbage_files_removed += file_count
     store.metrics.garbage_bytes_removed += byte_count

@@ -2,7 +2,14 @@
 
 import pytest
 
-from tests.support.machines.linear_histories import REFUSED, Call, check_history, is_linearizable
+from tests.support.machines.linear_histories import (
+    NO_END,
+    REFUSED,
+    UNANSWERED,
+    Call,
+    check_history,
+    is_linearizable,
+)
 from tests.support.tables.core_tables import CoreTables
 from tests.support.tiers import tiered
 
@@ -36,8 +43,16 @@ def call(operation: str, begin: int, end: int, value: int = 0, result=None) -> C
         ([call("insert", 0, 9, 5), call("insert", 0, 9, 6, REFUSED)], True),
         ([call("insert", 0, 1, 5, REFUSED), call("insert", 2, 3, 6)], False),
         ([call("delete", 0, 1, result=REFUSED), call("insert", 0, 1, 5)], True),
+        *(
+            ([call("upsert", 0, NO_END, 5, UNANSWERED), *reads], expected)
+            for reads, expected in [
+                ([call("read", 2, 3, result=None), call("read", 4, 5, result=5)], True),
+                ([call("read", 2, 3, result=None), call("read", 4, 5, result=None)], True),
+                ([call("read", 2, 3, result=5), call("read", 4, 5, result=None)], False),
+            ]
+        ),
     ],
 )
 def test_the_search_finds_an_order_only_where_there_is_one(calls: list[Call], expected: bool):
-    """A lost write, a stale read and two inserts of one key have none."""
+    """A lost write, a stale read, two inserts, and a write that is there and then not have none."""
     assert is_linearizable(calls) == expected

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.doubles.base_storage import OBJECTS
+from tests.support.doubles.base_storage import OBJECTS, STORAGE
 from tests.support.tiers import tiered
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def test_tables_on_objects_equal_the_model(path: str, markers: str):
     done = subprocess.run(
         [*command, "-m", markers, path],
         cwd=ROOT,
-        env={**os.environ, OBJECTS: "objects", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, STORAGE: OBJECTS, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=_SECONDS_MAX,

@@ -44,6 +44,7 @@ from tests.support.machines.history_steps import Steps, setup_of, take
 from tests.support.machines.killed_writer import KILLS_ON_ONE_TABLE, kill_again_and_again
 from tests.support.machines.linear_histories import check_history
 from tests.support.machines.sqlite_machine import SqliteMachine
+from tests.support.machines.store_trials import run_on_store
 from tests.support.tables.core_tables import environment, expect_clean, stored
 
 # Of one seed.
@@ -234,6 +235,12 @@ TRIALS = {
     "differential operations": Trial(sqlite, 20_000, 1_000_000),
     "raw mutations": Trial(partial(mutate, False), 20_000, 1_000_000),
     "sealed mutations": Trial(partial(mutate, True), 10_000, 200_000),
+    "store: histories": Trial(partial(run_on_store, "histories"), 8, 500),
+    "store: lost answers": Trial(partial(run_on_store, "lost answers"), 100, 10_000),
+    "store: kills before requests": Trial(partial(run_on_store, "killed requests"), 50, 2_000),
+    "store: kills": Trial(partial(run_on_store, "kills"), 5, 100),
+    "store: linearizable histories": Trial(partial(run_on_store, "linear"), 1, 50),
+    "store: batches of 16 processes": Trial(partial(run_on_store, "commits"), 80, 2_000),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -26,11 +25,11 @@ from kudulite.errors import (
     TableExistsError,
     UsageError,
 )
-from kudulite.storage import object_lister, object_reader, object_storage
+from kudulite.storage import object_storage
 from kudulite.storage.address import parse_address
 from kudulite.storage.object_storage import object_storage_of
 from tests.support.command_line import error, output, value
-from tests.support.doubles.faulty_library import FaultyLibrary
+from tests.support.doubles.faulty_library import MODULES, FaultyLibrary, RandomFaults
 from tests.support.machines.backup_chain import CHANGES, NAME, make_chain, make_table, state_of
 from tests.support.tables.core_tables import stored
 from tests.support.tables.memory_buckets import MemoryBuckets
@@ -442,11 +441,11 @@ def test_lost_answers_lose_nothing(
     """Puts whose answers are lost, and that are refused out of turn or late."""
     address, options = buckets.new()
     library = FaultyLibrary()
-    for module in (object_storage, object_reader, object_lister):
+    for module in MODULES:
         monkeypatch.setattr(module, "obstore", library)
     monkeypatch.setattr(object_storage, "_TRY_PAUSE_SECONDS", 0.0)
     make_table(client)
-    library.random = random.Random(seed)
+    library.plan = RandomFaults(seed, hidden=0.75, errors=0.0)
     for change in (lambda _: None, *CHANGES):
         change(client)
         table = client.table(NAME)

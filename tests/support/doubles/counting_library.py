@@ -16,7 +16,7 @@ from typing import Any
 import obstore
 import pytest
 
-from kudulite.storage import object_lister, object_reader, object_storage
+from tests.support.doubles.faulty_library import MODULES
 
 _COUNTED = ("get", "get_ranges", "head", "put", "delete", "list", "list_with_delimiter")
 
@@ -44,7 +44,7 @@ class CountingLibrary:
     def installed(monkeypatch: pytest.MonkeyPatch) -> CountingLibrary:
         """Return the library that all storages use until the end of the test."""
         double = CountingLibrary()
-        for module in (object_storage, object_reader, object_lister):
+        for module in MODULES:
             monkeypatch.setattr(module, "obstore", double)
         monkeypatch.setattr(ThreadPoolExecutor, "submit", double._submitting())
         monkeypatch.setattr(Future, "result", double._waiting())

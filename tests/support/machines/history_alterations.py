@@ -6,8 +6,10 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from kudulite.client.schema_builder import RangePartition
 from kudulite.client.table import Table
@@ -20,6 +22,7 @@ from tests.support.machines.history_setup import (
     value_of,
     widened,
 )
+from tests.support.machines.unanswered import again, once
 from tests.support.oracle.table_model import ModelColumn
 
 OWNERS = ("ann", "ü" * 64)
@@ -29,24 +32,34 @@ COMMENTS = ("", "of a test", "ü" * 128)
 class AlterationSteps(HistoryState):
     """Steps that publish another definition of the table."""
 
-    def _alterer(self, client: int) -> TableAlterer:
-        return self.clients[client].new_table_alterer(self.tables[client])
+    def _alter(self, client: int, change: Callable[[TableAlterer], object]) -> None:
+        """Make one alteration, of what `change` asks of an alterer."""
+        table = self.tables[client]
+
+        def alter() -> None:
+            alterer = self.clients[client].new_table_alterer(table)
+            change(alterer)
+            alterer.alter()
+
+        once(table._store, alter)
 
     def _altered(self, columns: Sequence[ModelColumn]) -> None:
         """Go on with other columns, by handles that know them: others may have rows refused."""
-        self.model.set_columns(columns, self.tables[0].versions()[0].timestamp)
-        self.tables = [client.table("t") for client in self.clients]
+        versions = again(self.tables[0].versions)  # while it stood still, others may have made some
+        altered = next(version for version in versions if version.operation == "alter")
+        self.model.set_columns(columns, altered.timestamp)
+        self.tables = [again(partial(client.table, "t")) for client in self.clients]
         names = [*self.setup.key_names, *(column.name for column in columns)]
-        self.same(self.tables[0].schema.names, names, "names of the columns")
+        found = again(lambda: self.tables[0].schema.names)
+        self.same(found, names, "names of the columns")
 
     def _add(self, client: int, name: str, kind: int, nullable: bool, default: int | None) -> None:
         """Add a column, unless there is one of this name."""
         if self.column(name) is not None:
             return
         column = self._new_column(name, kind, nullable, default)
-        alterer = self._alterer(client)
-        alterer.add_column(name, column.type, nullable=column.nullable, default=column.read_default)
-        alterer.alter()
+        options: dict[str, Any] = {"nullable": column.nullable, "default": column.read_default}
+        self._alter(client, lambda a: a.add_column(name, column.type, **options))
         self._altered([*self.model.columns, column])
 
     def _new_column(self, name: str, kind: int, nullable: bool, default: int | None) -> ModelColumn:
@@ -62,7 +75,7 @@ class AlterationSteps(HistoryState):
         column = self.column(name)
         if column is None or self.mutable_names <= {name}:
             return
-        self._alterer(client).drop_column(name).alter()
+        self._alter(client, lambda a: a.drop_column(name))
         self._altered([other for other in self.model.columns if other != column])
 
     def _renew(
@@ -73,9 +86,8 @@ class AlterationSteps(HistoryState):
         if column is None:
             return
         new = self._new_column(name, kind, nullable, default)
-        alterer = self._alterer(client).drop_column(name)
-        alterer.add_column(name, new.type, nullable=new.nullable, default=new.read_default)
-        alterer.alter()
+        options: dict[str, Any] = {"nullable": new.nullable, "default": new.read_default}
+        self._alter(client, lambda a: a.drop_column(name).add_column(name, new.type, **options))
         self._altered([*(other for other in self.model.columns if other != column), new])
 
     def _fix(self, client: int, name: str, mutable: bool) -> None:
@@ -83,9 +95,7 @@ class AlterationSteps(HistoryState):
         column = self.column(name)
         if column is None or column.mutable == mutable or self.mutable_names <= {name}:
             return
-        alterer = self._alterer(client)
-        alterer.alter_column(name).mutable(mutable)
-        alterer.alter()
+        self._alter(client, lambda a: a.alter_column(name).mutable(mutable))
         self._replace(column, replace(column, mutable=mutable))
 
     def _rename(self, client: int, name: str, new_name: str) -> None:
@@ -93,9 +103,7 @@ class AlterationSteps(HistoryState):
         column = self.column(name)
         if column is None or self.column(new_name) is not None:
             return
-        alterer = self._alterer(client)
-        alterer.alter_column(name, rename_to=new_name)
-        alterer.alter()
+        self._alter(client, lambda a: a.alter_column(name, rename_to=new_name))
         self._replace(column, replace(column, name=new_name))
 
     def _swap(self, client: int, name: str, other_name: str) -> None:
@@ -103,10 +111,8 @@ class AlterationSteps(HistoryState):
         column, other = self.column(name), self.column(other_name)
         if column is None or other is None or column == other:
             return
-        alterer = self._alterer(client)
-        for old, new in ((name, "between"), (other_name, name), ("between", other_name)):
-            alterer.alter_column(old, rename_to=new)
-        alterer.alter()
+        renamed = ((name, "between"), (other_name, name), ("between", other_name))
+        self._alter(client, lambda a: [a.alter_column(old, rename_to=new) for old, new in renamed])
         names = {name: other_name, other_name: name}
         self._altered([replace(c, name=names.get(c.name, c.name)) for c in self.model.columns])
 
@@ -116,9 +122,7 @@ class AlterationSteps(HistoryState):
         wider = None if column is None else widened(column, choice)
         if column is None or wider is None:
             return
-        alterer = self._alterer(client)
-        alterer.alter_column(name).type(wider.type)
-        alterer.alter()
+        self._alter(client, lambda a: a.alter_column(name).type(wider.type))
         self._replace(column, wider)
 
     def _default(self, client: int, name: str, default: int | None) -> None:
@@ -127,10 +131,12 @@ class AlterationSteps(HistoryState):
         if column is None or column.type.is_array:
             return
         value = value_of(column, default)
-        alterer = self._alterer(client)
-        spec = alterer.alter_column(name)
-        _ = spec.remove_default() if value is None else spec.default(value)
-        alterer.alter()
+
+        def change(alterer: TableAlterer) -> object:
+            spec = alterer.alter_column(name)
+            return spec.remove_default() if value is None else spec.default(value)
+
+        self._alter(client, change)
         self._replace(column, replace(column, write_default=value))
 
     def _replace(self, column: ModelColumn, new: ModelColumn) -> None:
@@ -138,7 +144,7 @@ class AlterationSteps(HistoryState):
 
     def _retain(self, client: int, seconds: int) -> None:
         """Another retention; what a shorter one gave up stays given up."""
-        self._alterer(client).set_history_retention(seconds).alter()
+        self._alter(client, lambda a: a.set_history_retention(seconds))
         self.retention = seconds
 
     def _drop_range(self, client: int, place: int) -> None:
@@ -148,7 +154,8 @@ class AlterationSteps(HistoryState):
             return
         if len(self.model.uncovered | dropped) == len(self.keys):
             return
-        self._alterer(client).drop_range_partition(*self.setup.bounds(place)).alter()
+        bounds = self.setup.bounds(place)
+        self._alter(client, lambda a: a.drop_range_partition(*bounds))
         self.model.uncovered = self.model.uncovered | dropped
         self.find_tablets()
         self.model.delete_all(dropped)
@@ -162,13 +169,13 @@ class AlterationSteps(HistoryState):
         added = self._keys_of(place)
         if not self.setup.has_ranges or not added <= self.model.uncovered:
             return
-        alterer, bounds = self._alterer(client), self.setup.bounds(place)
+        bounds = self.setup.bounds(place)
         if self.setup.layout == "ranges":
-            alterer.add_range_partition(*bounds).alter()
+            self._alter(client, lambda a: a.add_range_partition(*bounds))
         else:
             own = RangePartition(*bounds)
             own.add_hash_partitions(self.setup.key_names, 2 + self.manifest.version % 3)
-            alterer.add_custom_range_partition(own).alter()
+            self._alter(client, lambda a: a.add_custom_range_partition(own))
         self.model.uncovered = self.model.uncovered - added
         self.find_tablets()
 
@@ -188,9 +195,9 @@ class AlterationSteps(HistoryState):
 
     def _describe(self, client: int, number: int) -> None:
         """Another owner and comment; an empty comment removes it."""
-        self.compare_description(self.clients[client].table("t"))
+        again(lambda: self.compare_description(self.clients[client].table("t")))
         owner, comment = OWNERS[number % len(OWNERS)], COMMENTS[number % len(COMMENTS)]
-        self._alterer(client).set_owner(owner).set_comment(comment).alter()
+        self._alter(client, lambda a: a.set_owner(owner).set_comment(comment))
         self.description = owner, comment
 
     def compare_description(self, table: Table) -> None:

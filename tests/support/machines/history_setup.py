@@ -25,6 +25,7 @@ from kudulite.model.types import ColumnType, parse_type
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_store import TableStore
 from tests.support.doubles.pausing_storage import PausingStorage
+from tests.support.machines.unanswered import again
 from tests.support.oracle.table_model import UPDATES, HistoryModel, Key, ModelColumn, Row
 from tests.support.tables.core_tables import ManualClock, environment
 
@@ -76,7 +77,8 @@ class Setup:
     """A small table: `keys` of KEYS, `layout` of LAYOUTS.
 
     `tick` is by how many microseconds the clock moves when somebody looks; `group_rows`, if given,
-    how many rows a row group has, so that few rows are many row groups.
+    how many rows a row group has, so that few rows are many row groups. `faults`, if given, is the
+    seed of the faults of a store, for processes whose storage is FAULTY (base_storage.py).
     """
 
     keys: str = "int"
@@ -85,6 +87,7 @@ class Setup:
     retention: int = 3
     tick: int = 1
     group_rows: int | None = None
+    faults: int | None = None
 
     @property
     def has_ranges(self) -> bool:
@@ -236,7 +239,7 @@ class HistoryState:
         """Ask which tablet owns each key, after a change of the partitioning."""
         ids = [entry.id for entry in self.manifest.tablets]
         rows = [dict(zip(self.setup.key_names, key, strict=True)) for key in self.keys]
-        found = self.tables[0].tablet_index(rows).to_pylist()
+        found = again(lambda: self.tables[0].tablet_index(rows)).to_pylist()
         self.tablet_of = {
             key: ids[place] if place >= 0 else None
             for key, place in zip(self.keys, found, strict=True)
@@ -254,7 +257,7 @@ class HistoryState:
     @property
     def manifest(self) -> Manifest:
         """The newest version."""
-        return self.store.newest()
+        return again(self.store.newest)
 
     def column(self, name: str) -> ModelColumn | None:
         """The column that has a name of COLUMN_NAMES now, if any."""
@@ -286,7 +289,7 @@ class HistoryState:
     def settle_mark(self) -> int:
         """The ancient history mark, checked against the rule; the model forgets what is before."""
         manifest = self.manifest
-        mark = ancient_history_mark(self.store, manifest)
+        mark = again(lambda: ancient_history_mark(self.store, manifest))
         age = self.retention * 1_000_000 << LOGICAL_BITS
         rule = min([self.clock.now() - age, manifest.timestamp, *self.tags.values()])
         expected = max(0, manifest.history_start, rule)

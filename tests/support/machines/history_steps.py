@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kudulite.errors import KuduliteError
+from tests.support.doubles.base_storage import LIBRARY
+from tests.support.doubles.faulty_library import RandomFaults
 from tests.support.doubles.pausing_storage import GAPS as PAUSES
 from tests.support.machines.history_looks import LOOKS, PLANS, READS
 from tests.support.machines.history_machine import GAPS, KINDS, HistoryMachine, Step
@@ -29,6 +31,8 @@ from tests.support.oracle.table_model import DELETES, OPERATIONS, UPDATES, Row
 from tests.support.tables.core_tables import group_rows_of
 
 SLOTS = 3
+# Of the requests to a store.
+HIDDEN_FAULTS, ERRORS = 0.05, 0.004
 TAGS = ("monday", "tuesday")
 SAFE = tuple(name for name in OPERATIONS if name not in ("insert", "update", "delete"))
 # Rows of one write: few, so that a commit touches a part of the keys, or many, several on a key.
@@ -392,7 +396,11 @@ def take(
     try:
         with group_rows_of(setup.group_rows):
             machine = HistoryMachine(folder, setup)
-            machine.run(steps)
+            if setup.faults is None:
+                machine.run(steps)
+            else:
+                with LIBRARY.planned(RandomFaults(setup.faults, HIDDEN_FAULTS, ERRORS)):
+                    machine.run(steps)
             machine.finish()
             at_end(machine)
     except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -32,13 +32,13 @@ def new_table(client: Client) -> Table:
     return table
 
 
-def rows(keys: range, value: int) -> pa.Table:
+def rows(keys: Sequence[int], value: int) -> pa.Table:
     """Rows of one value."""
     columns = {"k": pa.array(keys, pa.int32()), "v": pa.array([value] * len(keys), pa.int64())}
     return pa.table(columns)
 
 
-def put(table: Table, keys: range, value: int) -> None:
+def put(table: Table, keys: Sequence[int], value: int) -> None:
     """Upsert rows through the log."""
     session = kudulite.Session()
     for key in keys:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -143,6 +144,34 @@ def test_a_process_that_has_won_lets_the_others_go_first(
     for writer in "bca":
         append(writer)
     assert 0.1 < chain.seconds_to_wait() < 0.3
+
+
+def test_a_turn_that_loses_again_and_again_asks_others_to_wait(
+    objects: ObjectTables, monkeypatch: pytest.MonkeyPatch
+):
+    """For longer than its attempt took; those that append rows do, until a version is there."""
+    table = objects.new_table()
+    other = objects.client().table("t")
+    chain = other._store.chain
+    assert isinstance(chain, EntryChain)
+    waits = []
+
+    def body(turn: ChainTurn) -> None:
+        monkeypatch.setattr(entry_chain, "record_writer", lambda: "a" * 12)
+        waits.append(chain.entries().asked_until - time.monotonic())
+        if len(waits) < 5:
+            other.upsert(rows(len(waits)))
+            time.sleep(0.02)
+        monkeypatch.undo()
+        turn.advance_safe_timestamp(turn.safe_timestamp + 1)
+
+    table._store.in_turn("test", body)
+    assert max(waits[:3]) < 0 and min(waits[3:]) > 0.02
+    assert chain.seconds_to_wait() > 0.02
+    other.compact()
+    assert chain.entries().asked_until > 0
+    other.upsert(rows(9))
+    assert chain.entries().asked_until == 0.0
 
 
 def test_deleted_tables_refuse_those_who_have_them_open(objects: ObjectTables):
