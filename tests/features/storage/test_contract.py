@@ -219,6 +219,14 @@ def test_a_folder_without_files_goes(storage: Storage, folder: Path):
     assert storage.entries(folder) == []
 
 
+def test_a_folder_is_no_entry_of_itself(storage: Storage, folder: Path):
+    """Some servers keep an object for a folder whose files are gone, and so do their consoles."""
+    storage.make_folder(folder / "a")
+    storage.put(folder / "a" / "x", b"x")
+    storage.delete(folder / "a" / "x")
+    assert storage.entries(folder / "a") == []
+
+
 def test_a_directory_of_tables_is_there_without_one(storage: Storage, folder: Path):
     """From its making to its removal, which is refused while something is in it."""
     root = folder / "root"
