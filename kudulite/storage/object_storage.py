@@ -457,8 +457,8 @@ class ObjectStorage(DurableSteps):
         """
         found, prefixes = self._lister.inside(folder)
         paths = {self._path(name) for name in (*(each["path"] for each in found), *prefixes)}
+        paths.discard(folder / FOLDERS_NAME)
         if (folders := self._folders.get(folder)) is not None:
-            paths.discard(folder / FOLDERS_NAME)
             paths |= {folder / key.partition("/")[0] for key in folders.newest()}
         elif folder.name != FOLDERS_NAME and (folders := self._folders.get(folder.parent)):
             begin = f"{folder.name}/"
