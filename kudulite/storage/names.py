@@ -60,7 +60,7 @@ _WRITE_DIGITS = 16
 # Of a file that is linked or renamed when it is whole.
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
 _WRITE = re.compile(r"([0-9a-f]{32})\.json")
-_TABLET = re.compile(r"[0-9a-f]{32}")
+_ID = re.compile(r"[0-9a-f]{32}")
 _DIGITS = rf"[0-9a-f]{{{_WRITE_DIGITS}}}"
 _OF_WRITE = re.compile(rf"(?:(?:{'|'.join(_SUFFIXES)})-)?({_DIGITS})-{_DIGITS}(?:\.[a-z]+)?")
 
@@ -112,9 +112,9 @@ def _new_id(write_id: str | None) -> str:
     return f"{write_prefix(write_id)}-{unique[:_WRITE_DIGITS]}"
 
 
-def is_tablet_id(name: str) -> bool:
-    """Whether a name is that of a tablet's folder."""
-    return _TABLET.fullmatch(name) is not None
+def is_id(name: str) -> bool:
+    """Whether a name may be that of a tablet's folder, or of the place of a table on a store."""
+    return _ID.fullmatch(name) is not None
 
 
 def write_name(write_id: str) -> str:

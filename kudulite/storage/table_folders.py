@@ -35,7 +35,7 @@ from kudulite.storage.checked_json import (
     encode_checked_json,
 )
 from kudulite.storage.json_form import checked_name, readable
-from kudulite.storage.names import HINT_NAME, is_trash, new_trash_name
+from kudulite.storage.names import HINT_NAME, is_id, is_trash, new_trash_name
 from kudulite.storage.storage import Listed, Storage, is_there, read_if_there
 
 FOLDERS_NAME = ".tables"
@@ -82,7 +82,7 @@ class TableFolders:
 
     def adopt_abandoned(self, age_seconds: float) -> None:
         """Give places that have no folder, and no younger object, one that is trash."""
-        found = [place for place in self._storage.entries(self._folder) if _is_place(place.name)]
+        found = [place for place in self._storage.entries(self._folder) if is_id(place.name)]
         named = set(self.newest().values())
         for place in found:
             if place.name not in named and all(
@@ -311,11 +311,6 @@ def _decoded(content: bytes, path: str) -> _Seen:
         folders = {str(key): checked_name(id, "place") for key, id in body["folders"].items()}
         is_removed = bool(body.get("is_removed"))
         return _Seen(int(body["number"]), folders, str(body["id"]), is_removed)
-
-
-def _is_place(name: str) -> bool:
-    """Whether a name is one of `new_place`."""
-    return len(name) == 32 and set(name) <= set("0123456789abcdef")
 
 
 def _below(names: Folders, key: str) -> list[str]:

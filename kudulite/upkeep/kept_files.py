@@ -31,7 +31,7 @@ from kudulite.storage.names import (
     ROWSET_FOLDER,
     TABLET_FOLDER,
     WAL_FOLDER,
-    is_tablet_id,
+    is_id,
 )
 from kudulite.storage.storage import FileRef
 from kudulite.table.table_store import TableStore
@@ -188,7 +188,7 @@ class KeptFiles:
         known |= self._known.earlier.keys()
         storage = self._store.storage
         found = storage.entries(self._store.place / TABLET_FOLDER)
-        folders = [path for path in found if is_tablet_id(path.name) and path.name not in known]
+        folders = [path for path in found if is_id(path.name) and path.name not in known]
         return [path for path in folders if storage.is_folder(path)]
 
     # -- versions
