@@ -377,7 +377,7 @@ def test_files_that_nobody_refers_to_go_whatever_their_age(table):
         tablet / "superblock-stray.json",
         rowset / "redo-stray.arrow",
         tablet / "rowset" / "stray" / "base-stray.parquet",
-        table.path / "tablet" / "stray" / "superblock-stray.json",
+        table.path / "tablet" / f"{0:032x}" / "superblock-stray.json",
         table.path / "manifest" / f".00000000000000000009.json.{0:032x}",
     ]
     for path in strays:
