@@ -476,7 +476,10 @@ def connect(_spark: None, name: str) -> str:
             assert is_waiting, f"the server did not start:\n{logged.read_text()[-3000:]}"
             time.sleep(0.5)
         done = subprocess.run(
-            [sys.executable, "-c", CONNECT.format(name=name)], capture_output=True, text=True
+            [sys.executable, "-c", CONNECT.format(name=name)],
+            env={**os.environ, **{name.upper(): value for name, value in OPTIONS.items()}},
+            capture_output=True,
+            text=True,
         )
     finally:
         server.terminate()

@@ -138,6 +138,26 @@ def storage_options(
     return found
 
 
+def without_hidden_key(
+    path: str, options: Mapping[str, str], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the options that a client of Spark Connect finds in its session, for its own process.
+
+    Spark tells clients no setting whose name it hides, so the id of a key is there without the
+    secret. Both are then those of the client's environment. Raises OptionError if it has none.
+    """
+    ids = [name for name in options if name.lower().endswith("access_key_id")]
+    if not ids or any(name.lower().endswith("secret_access_key") for name in options):
+        return dict(options)
+    if not environment.get("AWS_SECRET_ACCESS_KEY"):
+        raise OptionError(
+            f"{path}: Spark does not tell a client of Spark Connect the secrets of its session, and"
+            " this call works in the client's process; set AWS_ACCESS_KEY_ID and"
+            " AWS_SECRET_ACCESS_KEY in its environment"
+        )
+    return {name: value for name, value in options.items() if name not in ids}
+
+
 def source_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return storage options as options of a read or write, under names whose values are hidden."""
     return {

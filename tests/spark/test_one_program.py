@@ -86,7 +86,7 @@ def test_on_classic_spark(
 
 @pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="needs grpcio")
 def test_on_spark_connect(object_server: ObjectServer, tmp_path: Path):
-    """In a session of a client without a JVM."""
+    """In a session of a client without a JVM, which has the keys in its environment."""
     address = f"s3://{object_server.bucket}/{uuid.uuid4().hex}"
     found = []
     for place, settings in (
@@ -98,7 +98,9 @@ def test_on_spark_connect(object_server: ObjectServer, tmp_path: Path):
         command = [sys.executable, "-m", "tests.support.spark.one_program"]
         run = subprocess.run(
             [*command, place, str(scratch), json.dumps(settings)],
-            env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
+            env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+            # Spark does not tell a client the secrets of its session.
+            | {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "VALUE"},
             capture_output=True,
             text=True,
             timeout=600,

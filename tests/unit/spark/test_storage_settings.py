@@ -17,6 +17,7 @@ from kudulite_spark.storage_settings import (
     session_options,
     storage_name,
     storage_options,
+    without_hidden_key,
 )
 
 S3A = "spark.hadoop.fs.s3a."
@@ -167,6 +168,18 @@ def test_options_of_a_read_and_a_write():
     assert front_settings(options) == {f"{OWN}timeout": "3s", f"{S3A}access.key": "id"}
     with pytest.raises(OptionError, match="unknown option 'aws_regoin'.* and the storage options"):
         ReadOptions.parse({"path": "s3://b/t", "aws_regoin": "eu"})
+
+
+def test_a_client_takes_a_hidden_key_from_its_environment():
+    """The id of a session's key is of no use without the secret, which Spark hides."""
+    whole = {"aws_region": "eu", "AWS_ACCESS_KEY_ID": "id", "aws_secret_access_key": "VALUE"}
+    hidden = {name: value for name, value in whole.items() if "secret" not in name}
+    for options in (whole, {"aws_region": "eu"}):
+        assert without_hidden_key("s3://b", options, {}) == options
+    environment = {"AWS_SECRET_ACCESS_KEY": "other"}
+    assert without_hidden_key("s3://b", hidden, environment) == {"aws_region": "eu"}
+    with pytest.raises(OptionError, match="s3://b: .* set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCES"):
+        without_hidden_key("s3://b", hidden, {})
 
 
 def test_addresses_are_absolute_paths():
