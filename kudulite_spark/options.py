@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlparse
 from pyspark.sql.utils import is_remote
 
 import kudulite
-from kudulite import Client, Table, is_secret_storage_option
+from kudulite import Client, Table
 from kudulite.errors import OptionError, TableNotFoundError, UsageError
 from kudulite_spark.kudu_options import kudu_names_replaced, parse_boolean
 from kudulite_spark.storage_settings import (
@@ -39,7 +39,8 @@ from kudulite_spark.storage_settings import (
     source_options,
     storage_name,
     storage_options,
-    without_hidden_key,
+    with_hidden_key,
+    without_keys,
 )
 
 if TYPE_CHECKING:
@@ -540,18 +541,16 @@ def session_storage_options(spark: SparkSession, path: str) -> dict[str, str]:
     found = storage_options(
         path, {}, {name: settings[name] for name in settings if name.lower().startswith(prefixes)}
     )
-    return without_hidden_key(path, found, os.environ) if is_remote() else found
+    return with_hidden_key(path, found, os.environ) if is_remote() else found
 
 
 def session_source_options(spark: SparkSession, path: str) -> dict[str, str]:
     """Return the same as options of a read or write of the path. Raises OptionError.
 
-    Without secrets for a server of Spark Connect: it has the settings, and logs all options.
+    Without keys for a server of Spark Connect: it has the settings, and logs all options.
     """
     found = session_storage_options(spark, path)
-    if is_remote():
-        found = {n: value for n, value in found.items() if not is_secret_storage_option(n)}
-    return source_options(found)
+    return source_options(without_keys(found) if is_remote() else found)
 
 
 def table_in_session(spark: SparkSession, path: str) -> Table:

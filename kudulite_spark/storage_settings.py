@@ -41,6 +41,7 @@ _COPIED = {
     "session.token": "aws_session_token",
     "endpoint.region": "aws_region",
 }
+_KEYS_OF_ENVIRONMENT = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 # Hadoop's name for "the endpoint of the region".
 _CENTRAL_ENDPOINT = "s3.amazonaws.com"
 _ANONYMOUS = "AnonymousAWSCredentialsProvider"
@@ -138,24 +139,34 @@ def storage_options(
     return found
 
 
-def without_hidden_key(
+def with_hidden_key(
     path: str, options: Mapping[str, str], environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the options that a client of Spark Connect finds in its session, for its own process.
+    """Return the options that a client of Spark Connect finds in its session, for its own calls.
 
     Spark tells clients no setting whose name it hides, so the id of a key is there without the
     secret. Both are then those of the client's environment. Raises OptionError if it has none.
     """
-    ids = [name for name in options if name.lower().endswith("access_key_id")]
-    if not ids or any(name.lower().endswith("secret_access_key") for name in options):
+    has_id = any(name.lower().endswith("access_key_id") for name in options)
+    if not has_id or any(name.lower().endswith("secret_access_key") for name in options):
         return dict(options)
-    if not environment.get("AWS_SECRET_ACCESS_KEY"):
+    own = {name.lower(): environment.get(name) for name in _KEYS_OF_ENVIRONMENT}
+    if not own["aws_access_key_id"] or not own["aws_secret_access_key"]:
         raise OptionError(
             f"{path}: Spark does not tell a client of Spark Connect the secrets of its session, and"
             " this call works in the client's process; set AWS_ACCESS_KEY_ID and"
             " AWS_SECRET_ACCESS_KEY in its environment"
         )
-    return {name: value for name, value in options.items() if name not in ids}
+    return without_keys(options) | {name: value for name, value in own.items() if value}
+
+
+def without_keys(options: Mapping[str, str]) -> dict[str, str]:
+    """Return storage options without secrets, and without the id of a key."""
+    return {
+        name: value
+        for name, value in options.items()
+        if not is_secret_storage_option(name) and not name.lower().endswith("access_key_id")
+    }
 
 
 def source_options(options: Mapping[str, str]) -> dict[str, str]:

@@ -17,7 +17,8 @@ from kudulite_spark.storage_settings import (
     session_options,
     storage_name,
     storage_options,
-    without_hidden_key,
+    with_hidden_key,
+    without_keys,
 )
 
 S3A = "spark.hadoop.fs.s3a."
@@ -175,11 +176,13 @@ def test_a_client_takes_a_hidden_key_from_its_environment():
     whole = {"aws_region": "eu", "AWS_ACCESS_KEY_ID": "id", "aws_secret_access_key": "VALUE"}
     hidden = {name: value for name, value in whole.items() if "secret" not in name}
     for options in (whole, {"aws_region": "eu"}):
-        assert without_hidden_key("s3://b", options, {}) == options
-    environment = {"AWS_SECRET_ACCESS_KEY": "other"}
-    assert without_hidden_key("s3://b", hidden, environment) == {"aws_region": "eu"}
+        assert with_hidden_key("s3://b", options, {}) == options
+        assert without_keys(options) == {"aws_region": "eu"}
+    keys = {"AWS_ACCESS_KEY_ID": "other", "AWS_SECRET_ACCESS_KEY": "VALUE"}
+    expected = {"aws_region": "eu", **{name.lower(): value for name, value in keys.items()}}
+    assert with_hidden_key("s3://b", hidden, keys) == expected
     with pytest.raises(OptionError, match="s3://b: .* set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCES"):
-        without_hidden_key("s3://b", hidden, {})
+        with_hidden_key("s3://b", hidden, {"AWS_SECRET_ACCESS_KEY": "VALUE"})
 
 
 def test_addresses_are_absolute_paths():
