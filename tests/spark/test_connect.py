@@ -5,11 +5,12 @@ The client is a process of its own, with a server of its own: PySpark knows one 
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 
 import pytest
+
+from tests.support.spark.processes import connect_environment
 
 SCRIPT = """
 import json, os, sys
@@ -24,6 +25,7 @@ from pyspark.sql import SparkSession
 
 import kudulite
 import kudulite_spark
+from tests.support.spark.processes import connect_environment
 from tests.support.spark.sql_statements import run_random_statements
 
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
@@ -99,7 +101,7 @@ def test_a_client_reads_writes_and_maintains(tmp_path):
     """As on classic Spark: one moment per load, the front, base data read by Spark, and SQL."""
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "t")],
-        env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
+        env=connect_environment(),
         capture_output=True,
         text=True,
         timeout=400,

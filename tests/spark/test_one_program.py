@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -18,8 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import BOTH
-from tests.support.object_server import ObjectServer
+from tests.support.object_server import WRITER, ObjectServer
 from tests.support.spark.one_program import ANSWERS, Answers, answers
+from tests.support.spark.processes import connect_environment
 from tests.support.spark.spark_tables import configured
 
 # What the program reads, as far as it is of rows; a directory and a store must also agree.
@@ -52,15 +52,11 @@ EXPECTED: Answers = {
 }
 
 
-def as_text(server: ObjectServer) -> dict[str, str]:
-    """The options that reach the server, with a secret among them."""
-    given = {name: value for name, value in server.options.items() if "skip" not in name}
-    return given | {"aws_access_key_id": "id", "aws_secret_access_key": "VALUE"}
-
-
 def settings_of(server: ObjectServer) -> dict[str, str]:
     """The same as settings of a session."""
-    return {f"spark.kudulite.storage.{name}": value for name, value in as_text(server).items()}
+    return {
+        f"spark.kudulite.storage.{name}": value for name, value in server.signed_options.items()
+    }
 
 
 def check(directory: Answers, store: Answers) -> None:
@@ -79,7 +75,7 @@ def test_on_classic_spark(
         (tmp_path / name).mkdir()
     directory = answers(spark, str(tmp_path / "directory"), tmp_path / "a")
     with configured(spark, settings_of(object_server)):
-        options = {} if front else as_text(object_server)
+        options = {} if front else object_server.signed_options
         store = answers(spark, address, tmp_path / "b", options)
     check(directory, store)
 
@@ -98,9 +94,8 @@ def test_on_spark_connect(object_server: ObjectServer, tmp_path: Path):
         command = [sys.executable, "-m", "tests.support.spark.one_program"]
         run = subprocess.run(
             [*command, place, str(scratch), json.dumps(settings)],
-            env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
             # Spark does not tell a client the secrets of its session.
-            | {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "VALUE"},
+            env=connect_environment(AWS_ACCESS_KEY_ID=WRITER[0], AWS_SECRET_ACCESS_KEY=WRITER[1]),
             capture_output=True,
             text=True,
             timeout=600,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -16,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.object_server import ObjectServer
+from tests.support.object_server import WRITER, ObjectServer
+from tests.support.spark.processes import connect_environment, environment
 
-SECRET = "k9SecretOfTheStore"
+ID, SECRET = WRITER
 
 SCRIPT = """
 import json, os, sys, urllib.request
@@ -132,8 +132,7 @@ def test_no_secret_is_shown(object_server: ObjectServer, tmp_path: Path, kind: s
     """By SQL of the catalog, procedures, reads, writes, streams, and by their errors."""
     if kind == "connect" and importlib.util.find_spec("grpc") is None:
         pytest.skip("needs grpcio")
-    options = {name: value for name, value in object_server.options.items() if "skip" not in name}
-    options |= {"aws_access_key_id": "id", "aws_secret_access_key": SECRET}
+    options = object_server.signed_options
     logs, settings = tmp_path / "events", tmp_path / "settings"
     for folder in (logs, settings):
         folder.mkdir()
@@ -152,12 +151,13 @@ def test_no_secret_is_shown(object_server: ObjectServer, tmp_path: Path, kind: s
     text = "".join(f"{name} {value}\n" for name, value in given.items())
     (settings / "spark-defaults.conf").write_text(text)
     address = f"s3://{object_server.bucket}/{uuid.uuid4().hex}"
+    variables = connect_environment if kind == "connect" else environment
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT, kind, address, json.dumps(options), str(tmp_path / "c")],
-        env={n: v for n, v in os.environ.items() if n != "PYSPARK_PYTHON"}
-        | {"SPARK_CONF_DIR": str(settings)}
         # A client of Spark Connect is not told the secrets of its session.
-        | {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": SECRET},
+        env=variables(
+            SPARK_CONF_DIR=str(settings), AWS_ACCESS_KEY_ID=ID, AWS_SECRET_ACCESS_KEY=SECRET
+        ),
         capture_output=True,
         text=True,
         timeout=900,

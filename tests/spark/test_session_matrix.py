@@ -7,12 +7,12 @@ write does not name: their rule differs.
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
+from tests.support.spark.processes import connect_environment
 from tests.support.spark.session_matrix import CELLS
 
 STATES = ["with the front", "without"]
@@ -35,7 +35,7 @@ def connect(tmp_path_factory) -> dict[str, dict[str, str | None]]:
     command = [sys.executable, "-m", "tests.support.spark.session_matrix"]
     run = subprocess.run(
         [*command, str(folder), str(folder / "outcomes")],
-        env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
+        env=connect_environment(),
         capture_output=True,
         text=True,
         timeout=600,

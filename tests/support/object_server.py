@@ -26,11 +26,18 @@ from obstore.store import from_url
 GIVEN = "KUDULITE_TEST_STORE"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
-# Requests without a signature may do everything; a reader has keys, and may not write.
+# Requests without a signature may do everything, and so may a writer; a reader may not write.
 READER = ("reader", "secret-of-the-reader")
+WRITER = ("writer", "k9SecretOfTheWriter")
+_ALL = ["Admin", "Read", "List", "Tagging", "Write"]
 _IDENTITIES = {
     "identities": [
-        {"name": "anonymous", "actions": ["Admin", "Read", "List", "Tagging", "Write"]},
+        {"name": "anonymous", "actions": _ALL},
+        {
+            "name": "writer",
+            "credentials": [{"accessKey": WRITER[0], "secretKey": WRITER[1]}],
+            "actions": _ALL,
+        },
         {
             "name": "reader",
             "credentials": [{"accessKey": READER[0], "secretKey": READER[1]}],
@@ -61,6 +68,12 @@ class ObjectServer:
             "aws_skip_signature": "true",
         }
         return ObjectServer("s3://tests", options)
+
+    @property
+    def signed_options(self) -> dict[str, str]:
+        """The options of a server that speaks S3 with the keys of a writer."""
+        given = {name: value for name, value in self.options.items() if "skip" not in name}
+        return given | {"aws_access_key_id": WRITER[0], "aws_secret_access_key": WRITER[1]}
 
     @property
     def endpoint(self) -> str:

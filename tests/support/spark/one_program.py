@@ -34,8 +34,11 @@ def answers(
         part(place, found)
     catalog = f"c{random.getrandbits(60):x}"
     kudulite_spark.register(spark, warehouse=f"{root}/warehouse", catalog=catalog)
-    for statements in (_namespaces, _tables, _statements, _procedures):
-        statements(_Sql(spark, catalog, f"{root}/warehouse", scratch), found)
+    try:
+        for statements in (_namespaces, _tables, _statements, _procedures):
+            statements(_Sql(spark, catalog, f"{root}/warehouse", scratch), found)
+    finally:
+        spark.sql("USE spark_catalog.default")  # others go on in the session
     return found
 
 
