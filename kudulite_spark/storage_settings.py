@@ -144,7 +144,7 @@ def with_hidden_key(
 ) -> dict[str, str]:
     """Return the options that a client of Spark Connect finds in its session, for its own calls.
 
-    Spark tells clients no setting whose name it hides, so the id of a key is there without the
+    Spark gives clients no setting whose name it hides, so the id of a key is there without the
     secret. Both are then those of the client's environment. Raises OptionError if it has none.
     """
     has_id = any(name.lower().endswith("access_key_id") for name in options)
