@@ -12,8 +12,8 @@ checkout nor the other hosts' files. Only /mnt/warehouse is shared.
     master      Spark's master      10.77.0.2      worker2     10.77.0.4
 
 The parts are in cluster_parts.py, which runs on the client and compares every result with a
-dictionary or with Parquet. It asks this program to kill executors and workers. One line is printed
-for each part. Everything is removed at the end, and only processes of the hosts are killed.
+dictionary or with computed rows. It asks this program to kill executors and workers. One line is
+printed for each part. Everything is removed at the end, and only processes of the hosts are killed.
 
 With `--store`, nothing is shared: the tables are in a bucket of an S3 server on the master.
 

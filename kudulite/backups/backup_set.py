@@ -239,10 +239,9 @@ class BackupSet:
         The plan is removed last: a folder with a manifest and a plan is cleaned by the next backup.
         """
         content = self.storage.read(path / MANIFEST_NAME)
-        kept = {MANIFEST_NAME}
+        kept = {MANIFEST_NAME, PLAN_NAME}
         if content != GIVEN_UP:
             kept |= {file.ref.name for file in Backup.decode(content, path, self.storage).files}
-        kept.add(PLAN_NAME)
         found = [entry for entry in self.storage.entries(path) if entry.name not in kept]
         self.storage.side_by_side(self.storage.delete, found)
         self.storage.delete(path / PLAN_NAME)

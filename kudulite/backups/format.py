@@ -32,9 +32,8 @@ Format version 2 of a plan and a backup has optional members that older software
 is written only for a table that uses one of them, as in a table's manifest.
 
 **Invariants**: (1) manifest.json never changes: a folder with one is a finished backup, or one that
-was given up; (2) `start`
-of an incremental backup is `moment` of its parent, and `parent_crc32` is the checksum of the
-parent's manifest; a full backup starts at 0 and has no parent.
+was given up; (2) `start` of an incremental backup is `moment` of its parent, and `parent_crc32` is
+the checksum of the parent's manifest; a full backup starts at 0 and has no parent.
 
 **Source**: the mixing is splitmix64's (Steele, Lea, Flood: Fast splittable pseudorandom number
 generators, 2014).

@@ -22,7 +22,7 @@ from tests.support.spark.one_program import ANSWERS, Answers, answers
 from tests.support.spark.processes import connect_environment
 from tests.support.spark.spark_tables import configured
 
-# What the program reads, as far as it is of rows; a directory and a store must also agree.
+# The rows that the program reads. All its answers must be the same for a directory and a store.
 EXPECTED: Answers = {
     "operations": [
         [0, "updated 0"],

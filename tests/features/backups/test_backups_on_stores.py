@@ -182,7 +182,7 @@ def names_of_set(target: Place) -> set[str]:
 
 
 def test_two_jobs_of_one_kind_make_one_backup(client: Client, target: Place):
-    """The second one continues the first; both return the backup, whoever finishes it."""
+    """The second job continues the first one, and both return the same backup."""
     table, (address, options) = make_table(client), target
     with kudulite.begin_backup(table, address, storage_options=options) as first:
         first.pieces[0].run()
@@ -198,7 +198,7 @@ def test_two_jobs_of_one_kind_make_one_backup(client: Client, target: Place):
 
 
 def test_a_set_may_be_above_other_sets(client: Client, target: Place):
-    """What is in their folders is not looked at."""
+    """Their folders are not looked into."""
     table, (address, options) = make_table(client), target
     inner = kudulite.backup(table, f"{address}/inner", storage_options=options)
     stray = inner.path / "piece-00000.json"

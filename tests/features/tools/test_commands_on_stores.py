@@ -260,7 +260,7 @@ def test_options_that_are_none_are_refused(name: str):
 def said(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
-    """What a command that fails writes to standard error: one line, and nothing else."""
+    """The one line that a failing command writes to standard error."""
     monkeypatch.setattr(sys, "argv", ["kudulite", *map(str, arguments)])
     with contextlib.suppress(SystemExit):
         assert run() == 1

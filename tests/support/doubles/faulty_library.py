@@ -32,7 +32,7 @@ from kudulite.storage import object_lister, object_reader, object_storage
 # Those that use the library.
 MODULES: tuple[Any, ...] = (object_lister, object_reader, object_storage)
 CREATE, PUT, DELETE, READ, LIST = "create", "put", "delete", "read", "list"
-# What is only seen by its time, or by an answer that is looked into; and what is an error.
+# Faults that a caller notices by the time, or by looking into an answer; then errors.
 HIDDEN = {
     CREATE: ("lost", "refused", "slow"),
     PUT: ("slow",),

@@ -60,7 +60,7 @@ from tests.support.machines.history_alterations import AlterationSteps
 from tests.support.machines.history_looks import LOOKS, ChangeSteps, LookSteps, PlannedScan
 from tests.support.machines.history_pauses import PauseSteps, Rows, StagedWrite
 from tests.support.machines.history_setup import SMALL_ROWS_MAX, HistoryState, Setup
-from tests.support.machines.unanswered import Done, again, flush_once, once
+from tests.support.machines.unanswered import Done, again, flush_once, once, take
 from tests.support.oracle.table_model import UPDATES, Counts, Key, Row
 
 Given = Sequence[tuple[str, int, Row]]
@@ -470,21 +470,11 @@ class HistoryMachine(
         for number, (name, *arguments) in enumerate(steps):
             self.counted[name] += 1
             try:
-                self._take(name, arguments)
+                step = partial(getattr(self, f"_{name}"), *arguments)
+                take(name, step, faultless=FAULTLESS, decided=DECIDED)
             except Exception as error:
                 error.add_note(f"in step {number}: {(name, *arguments)}")
                 raise
-
-    def _take(self, name: str, arguments: Sequence) -> None:
-        """Take one step, again where a store gave no answer to it."""
-        step = getattr(self, f"_{name}")
-        if name in FAULTLESS:
-            with LIBRARY.without_faults():
-                step(*arguments)
-        elif name in DECIDED:
-            step(*arguments)
-        else:
-            again(lambda: step(*arguments))
 
     def finish(self) -> None:
         """Look in every way now, and at every legal moment, by a client that knows nothing."""

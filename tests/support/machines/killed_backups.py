@@ -56,7 +56,7 @@ class World:
         table.insert({"k": [12], "w": ["new"]})
 
     def names(self) -> list[str]:
-        """What is in the directory of tables; of objects but for the last entries of deleted ones.
+        """The files in the directory of tables, without the last entries of deleted ones.
 
         Objects that are files leave empty folders.
         """

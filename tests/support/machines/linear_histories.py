@@ -150,7 +150,7 @@ def together(
 
 
 def after(call: Call, value: int | None) -> set[int | None]:
-    """What a key may have after a call that returned what it did, where the key has `value`."""
+    """The values that a key may have after a call and its answer, where it has `value` before."""
     if call.operation == "read":
         return {value} if call.result == value else set()
     is_refused = {"insert": value is not None, "update": value is None, "delete": value is None}

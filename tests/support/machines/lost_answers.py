@@ -112,7 +112,7 @@ def _expect(core: CoreTables, expected: list[list[dict[str, Any]]]) -> None:
     fresh = core.client("again").table("t")
     written = [row for row in state(fresh) if row["k"] < 900]
     assert written in expected and len(state(fresh)) == len(written) + 5
-    # What was old may be new, if its request was late; what was new stays so.
+    # An old state may become new by a late request; a new one stays.
     assert written in (found, expected[-1])
     fresh.check().raise_if_bad()
     fresh.maintain(grace_seconds=0)

@@ -37,8 +37,7 @@ from kudulite.client.table import Table
 from kudulite.errors import KuduliteError, RowError
 from kudulite.model.encoded_key import encode_key
 from kudulite.model.hybrid_time import LOGICAL_BITS
-from tests.support.doubles.base_storage import LIBRARY
-from tests.support.machines.unanswered import Done, again, flush_once, once
+from tests.support.machines.unanswered import Done, again, flush_once, once, take
 from tests.support.oracle.table_model import (
     Key,
     Row,
@@ -169,15 +168,9 @@ class RowMachine:
     def run(self, steps: Iterable[Step]) -> None:
         """Take all steps; AssertionError or KuduliteError at the first that disagrees."""
         for number, (name, *arguments) in enumerate(steps):
-            step = getattr(self, f"_{name}")
+            step = partial(getattr(self, f"_{name}"), *arguments)
             try:
-                if name in FAULTLESS:
-                    with LIBRARY.without_faults():
-                        step(*arguments)
-                elif name in DECIDED:
-                    step(*arguments)
-                else:
-                    again(partial(step, *arguments))
+                take(name, step, faultless=FAULTLESS, decided=DECIDED)
             except (AssertionError, KuduliteError) as error:
                 error.add_note(f"in step {number}: {(name, *arguments)}")
                 raise

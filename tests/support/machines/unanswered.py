@@ -1,17 +1,18 @@
-"""What a program does where a store gives no answer: it asks again, and looks before it acts again.
+"""How a program goes on where a store gives no answer: it asks again, and looks before it acts.
 
     again(work)          of work that changes nothing, or may be done twice
     once(store, work)    of work that must be done once; it gives a `Done` where it was not answered
     flush_once(…)        of a session's flush
+    take(…)              of a step of a random machine
 
 An operation that was not answered may be done, or still under way. The next entry of the chain
 decides it: after that, it is in the chain or will never be. Where the storage has no such faults,
-both do their work and nothing else.
+all do their work and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -69,7 +70,7 @@ def once(store: TableStore, work: Callable[[], T]) -> T | Done:
 
 @dataclass
 class Flushed:
-    """What a session has done with operations, by their places; several commits where it failed.
+    """The outcome of operations of a session, by their places; several commits where it failed.
 
     Of operations that were `unanswered` nobody knows whether they were refused.
     """
@@ -118,6 +119,19 @@ def flush_once(store: TableStore, session: Session, made: Sequence[WriteOperatio
         for place in sorted(left):
             session.apply(made[place])
     raise AssertionError(f"no answer in {_TRIES_MAX} tries")
+
+
+def take(
+    name: str, step: Callable[[], None], *, faultless: Collection[str], decided: Collection[str]
+) -> None:
+    """Take a step: without faults, or once as it decides itself what was done, or again."""
+    if name in faultless:
+        with LIBRARY.without_faults():
+            step()
+    elif name in decided:
+        step()
+    else:
+        again(step)
 
 
 def _decided(store: TableStore, number: int) -> int:

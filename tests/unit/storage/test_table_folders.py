@@ -181,7 +181,7 @@ def test_a_table_is_moved_only_from_its_own_place(storage: ObjectStorage):
 
 
 def test_a_hidden_folder_has_no_list_of_its_own(storage: ObjectStorage):
-    """Its tables are in the list of the directory, whoever takes it for one of tables."""
+    """Its tables are in the list of the directory, also for a caller that takes it for one."""
     storage.make_root(ROOT)
     hidden = ROOT / ".restore-a"
     make(storage, ".restore-a/table")

@@ -37,7 +37,7 @@ class ChangedStorage(ObjectStorage):
         return lambda *arguments: change(self, own, *arguments)
 
     def left(self) -> dict[Path, list[str]]:
-        """What is in the store."""
+        """The objects in the store."""
         return {folder: names for folder, names in self.names_below(ROOT).items() if names}
 
 
