@@ -12,9 +12,10 @@ from pyspark.sql import SparkSession
 
 import kudulite
 import kudulite_spark
-from tests.support.object_server import ObjectServer
+from tests.support.object_server import WRITER, ObjectServer
 
 OWN, S3A = "spark.kudulite.storage.", "spark.hadoop.fs.s3a."
+KEY, SECRET = WRITER
 
 
 def options_of(server: ObjectServer) -> dict[str, str]:
@@ -23,8 +24,8 @@ def options_of(server: ObjectServer) -> dict[str, str]:
         "AWS_ENDPOINT_URL": server.endpoint,
         "allow_http": "true",
         "aws_region": "us-east-1",
-        "aws_access_key_id": "id",
-        "aws_secret_access_key": "VALUE",
+        "aws_access_key_id": KEY,
+        "aws_secret_access_key": SECRET,
         "max_retries": "1",
     }
 
@@ -55,7 +56,7 @@ def write_and_read(spark: SparkSession, address: str, **options: str) -> list[in
     rows = spark.range(2, 4).coalesce(1)
     rows.write.format("kudulite").options(**options).mode("append").save(address)
     read = spark.read.format("kudulite").options(**options).load(address)
-    assert "VALUE" not in read._jdf.queryExecution().toString()
+    assert SECRET not in read._jdf.queryExecution().toString()
     return sorted(row.id for row in read.where("id > 0").collect())
 
 
@@ -91,8 +92,8 @@ def test_settings_of_hadoop_are_taken(
         "endpoint": object_server.endpoint.removeprefix("http://"),
         "connection.ssl.enabled": "false",
         "endpoint.region": "us-east-1",
-        "access.key": "id",
-        "secret.key": "VALUE",
+        "access.key": KEY,
+        "secret.key": SECRET,
         "path.style.access": "true",
     }
     with settings(spark, **{S3A + name: value for name, value in given.items()}):
@@ -103,18 +104,18 @@ def refusal(spark: SparkSession, address: str, **options: str) -> str:
     """The error of a load."""
     with pytest.raises(PySparkException) as found:
         spark.read.format("kudulite").options(**options).load(address)
-    assert "VALUE" not in str(found.value)
+    assert SECRET not in str(found.value)
     return str(found.value)
 
 
 def test_options_are_checked(spark: SparkSession, tmp_path):
     """Before the store is asked; no value is in an error."""
-    assert "unknown option" in refusal(spark, "s3://b/t", aws_regoin="VALUE")
+    assert "unknown option" in refusal(spark, "s3://b/t", aws_regoin=SECRET)
     assert "is 'maybe', expected 'true'" in refusal(spark, "s3://b/t", allow_http="maybe")
-    text = refusal(spark, "az://c/t", azure_storage_account_key="VALUE")
+    text = refusal(spark, "az://c/t", azure_storage_account_key=SECRET)
     assert "write 'secret.azure_storage_account_key'" in text
     assert "no client for hdfs:" in refusal(spark, "hdfs://host/t")
-    text = refusal(spark, f"file://{tmp_path}/t", aws_region="VALUE")
+    text = refusal(spark, f"file://{tmp_path}/t", aws_region=SECRET)
     assert "is a directory, which has no storage options; leave out 'aws_region'" in text
 
 

@@ -16,6 +16,7 @@ from kudulite.errors import StorageError
 from kudulite.storage.local_storage import LocalStorage
 from kudulite.table.table_store import TableStore
 from kudulite_spark.catalog import answered
+from kudulite_spark.options import Place
 from tests.spark.test_catalog import made, rows, stored, warehouse
 from tests.support.spark.spark_tables import configured
 
@@ -89,7 +90,7 @@ def test_a_full_disk_leaves_no_staged_table(tmp_path, monkeypatch, step: str):
 
     def ask(call: str, **more: object) -> dict:
         note = json.dumps(question | more | {"call": call})
-        return answered(path, note)[0].metadata
+        return answered(Place(path, {}), note)[0].metadata
 
     kudulite.connect(tmp_path).create_table("t", {"k": [1]}, primary_key="k")
 
