@@ -229,20 +229,7 @@ class RowScan(ArrowResult[ScanSpec]):
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches, none empty, of at most a row group each."""
-        return self._batches_of_newest(self._read.newest())
-
-    def _batches_of_newest(self, read: Read[ScanSpec]) -> Iterator[pa.RecordBatch]:
-        """Yield them, of a newer version where files are gone that another process removed."""
-        is_begun = False
-        try:
-            for batch in self._batches(read):
-                is_begun = True
-                yield batch
-            return
-        except StorageError as error:
-            if is_begun or not read.is_superseded(error):
-                raise
-        yield from self._batches(self._read.newest())
+        return self._read.newest().stream(self._batches, self._read.newest)
 
     def _batches(self, read: Read[ScanSpec]) -> Iterator[pa.RecordBatch]:
         schema = read.schema
@@ -465,7 +452,9 @@ class Changes(ArrowResult[DiffSpec]):
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches, none empty; each tablet's in key order."""
-        read = self._read.newest()
+        return self._read.newest().stream(self._batches, self._read.newest)
+
+    def _batches(self, read: Read[DiffSpec]) -> Iterator[pa.RecordBatch]:
         schema = self.schema
         for batch in change_batches(read, entries_to_diff(read.store, read.manifest, read.spec)):
             yield in_schema(batch, schema)

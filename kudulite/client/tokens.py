@@ -108,7 +108,8 @@ class Token(ABC, Generic[Spec]):
         """
         read = self._read()
         schema = read.schema
-        return (in_schema(batch, schema) for batch in self._batches(read))
+        batches = read.stream(self._batches, self._read)
+        return (in_schema(batch, schema) for batch in batches)
 
     def to_bytes(self) -> bytes:
         """Return the token as bytes, for another process."""

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, Self
+from typing import Generic, Self, TypeVar
 
 import pyarrow as pa
 
@@ -57,6 +57,7 @@ from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import CHANGE_COLUMNS, diff_schema
 
 IMAGES = ("after", "both")
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True)
@@ -245,6 +246,21 @@ class Read(Generic[Spec]):
     def is_superseded(self, error: StorageError) -> bool:
         """Whether an error is for a file that is missing because there is a newer version."""
         return error.errno == errno.ENOENT and self.store.newest() is not self.manifest
+
+    def stream(
+        self, of: Callable[[Read[Spec]], Iterator[Batch]], again: Callable[[], Read[Spec]]
+    ) -> Iterator[Batch]:
+        """Yield what `of` reads, of the read that `again` gives where this one is superseded."""
+        is_begun = False
+        try:
+            for batch in of(self):
+                is_begun = True
+                yield batch
+            return
+        except StorageError as error:
+            if is_begun or not self.is_superseded(error):
+                raise
+        yield from of(again())
 
     def newest(self) -> Read[Spec]:
         """Return the same read of the newest version. Raises ConflictError."""

@@ -12,6 +12,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
+from kudulite.chain.manifest import TabletEntry
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import (
@@ -20,6 +21,8 @@ from kudulite.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from kudulite.table.table_store import TableStore
+from kudulite.tablet.tablet import Tablet
 from tests.support.doubles.interrupted_storage import Interrupted
 from tests.support.tables.core_tables import CoreTables
 from tests.support.tables.table_operations import OPERATIONS, copied, new_table
@@ -77,6 +80,10 @@ READS: dict[str, Callable[[Table], Iterator[pa.RecordBatch]]] = {
     "ordered scan": lambda table: table.scan(ordered=True).to_batches(),
     "changes": lambda table: table.changes(0).to_batches(),
 }
+TOKENS: dict[str, Callable[[Table], Iterator[pa.RecordBatch]]] = {
+    "scan token": lambda table: table.scan_tokens()[0].open(),
+    "change token": lambda table: table.change_tokens(0)[0].open(),
+}
 
 
 @pytest.mark.parametrize("move", ["rename", "delete", "soft delete", "create again"])
@@ -122,3 +129,25 @@ def test_a_creation_survives_tables_of_its_name_ahead_of_each_of_its_steps(
             assert other.table(found).scan().count() in (0, 60)
         if storage.steps_left >= 0:
             return
+
+
+@pytest.mark.parametrize("name", [*READS, *TOKENS])
+def test_a_read_outlives_the_files_of_its_version(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    """It reads the newest one where all files were purged after it had opened the tablet."""
+    table = core.client().create_table("t", SCHEMA, primary_key="k")
+    table.upsert(pa.table({"k": range(100)}, schema=SCHEMA))
+    batches = (READS | TOKENS)[name](core.client().table("t"))
+    original, other = TableStore.tablet, core.client().table("t")
+
+    def opened_before_a_purge(store: TableStore, entry: TabletEntry) -> Tablet:
+        tablet = original(store, entry)
+        monkeypatch.setattr(TableStore, "tablet", original)
+        other.purge({"k": [7]})
+        return tablet
+
+    monkeypatch.setattr(TableStore, "tablet", opened_before_a_purge)
+    found = [key for batch in batches for key in batch.column("k").to_pylist()]
+    assert TableStore.tablet is original
+    assert sorted(found) == [key for key in range(100) if key != 7]
