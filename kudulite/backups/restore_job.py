@@ -64,7 +64,6 @@ from kudulite.client.bulk_write import BulkWrite
 from kudulite.client.table import Table
 from kudulite.client.table_names import (
     move_table,
-    remove_trash,
     replace_table,
     table_folder,
 )
@@ -83,12 +82,12 @@ from kudulite.shown.progress import Progress
 from kudulite.storage.address import parse_address
 from kudulite.storage.checked_json import encode_checked_json
 from kudulite.storage.json_form import JsonForm, Stored
-from kudulite.storage.names import new_trash_name
-from kudulite.storage.storage import FileRef, Storage, discard_folder, is_taken
+from kudulite.storage.storage import FileRef, Storage, is_taken
 from kudulite.storage.storage_error import arrow_errors
 from kudulite.table.background_work import in_threads
 from kudulite.table.environment import Environment, environment_at
 from kudulite.table.present import listing
+from kudulite.table.removal import discard_folder, remove_trash
 from kudulite.table.row_ids import reserve_ids
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import StagedTask
@@ -219,8 +218,7 @@ class RestoreJob(LockedJob):
         return Table(self._target)
 
     def _discard(self, folder: Path) -> None:
-        trash = self._folder.with_name(new_trash_name())
-        discard_folder(self._environment.storage, folder, trash)
+        discard_folder(folder, self._folder.parent, self._environment)
 
     def _remove(self, folder: Path) -> None:
         """Remove a folder, and the state, which is in no folder of an object store."""

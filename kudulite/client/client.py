@@ -52,7 +52,6 @@ from kudulite.client.table_names import (
     new_staging_folder,
     publish_table,
     recall_table,
-    remove_trash,
     rename_table,
     replaced_table,
     set_table_aside,
@@ -79,6 +78,7 @@ from kudulite.storage.names import is_trash, staged_of
 from kudulite.storage.storage import as_path, is_there
 from kudulite.table.environment import Environment, environment_at
 from kudulite.table.present import present
+from kudulite.table.removal import remove_trash
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.maintenance_schedule import flush_below
 

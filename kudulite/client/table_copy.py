@@ -21,11 +21,12 @@ from kudulite.chain.manifest import Origin, TabletEntry, VersionList
 from kudulite.client.table_names import move_table, table_folder
 from kudulite.errors import CorruptionError, TableExistsError
 from kudulite.shown.progress import Progress
-from kudulite.storage.names import ROWSET_FOLDER, TABLET_FOLDER, new_trash_name
-from kudulite.storage.storage import FileRef, discard_folder, is_taken
+from kudulite.storage.names import ROWSET_FOLDER, TABLET_FOLDER
+from kudulite.storage.storage import FileRef, is_taken
 from kudulite.table.environment import Environment
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.open_writes import begin_write
+from kudulite.table.removal import discard_folder
 from kudulite.table.snapshot import choose_snapshot
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.alter import alter_table
@@ -105,7 +106,7 @@ def _places(
         raise TableExistsError(f"cannot copy {source.name!r} to {place}: it is there")
     hidden = TableStore(place.with_name(f".copy-{place.name}"), environment)
     if is_taken(hidden.storage, hidden.folder):
-        discard_folder(hidden.storage, hidden.folder, place.with_name(new_trash_name()))
+        discard_folder(hidden.folder, place.parent, environment)
         hidden = TableStore(hidden.folder, environment)
     return hidden, target
 

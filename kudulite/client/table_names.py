@@ -56,10 +56,9 @@ from kudulite.errors import (
 )
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.types import is_unicode
-from kudulite.storage.names import is_trash, new_staged_name, new_trash_name, soft_deleted_name
+from kudulite.storage.names import new_staged_name, new_trash_name, soft_deleted_name
 from kudulite.storage.storage import Storage, is_taken
 from kudulite.table.environment import Environment
-from kudulite.table.removal import remove_expired_tables, remove_tables
 from kudulite.table.table_log import LostRaceError, Turn
 from kudulite.table.table_store import TableStore
 from kudulite.wal.segment import LogPosition
@@ -367,15 +366,3 @@ def _new_holder(store: TableStore, reserve_seconds: int) -> Path:
     # The folder's own name must be durable before the table is in it.
     storage.sync([root])
     return holder
-
-
-def remove_trash(root: Path, environment: Environment) -> None:
-    """Remove deleted tables, also those whose deletion or creation was killed half way, and
-    soft-deleted ones whose reserve has passed.
-    """
-    storage = environment.storage
-    remove_expired_tables(root, environment)
-    storage.adopt_abandoned(root)
-    for path in storage.entries(root):
-        if is_trash(path.name):
-            remove_tables(path, environment)

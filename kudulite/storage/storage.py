@@ -390,21 +390,6 @@ def is_taken(storage: Storage, path: Path) -> bool:
     return storage.exists(path) or storage.is_folder(path)
 
 
-def discard_folder(storage: Storage, folder: Path, trash: Path) -> None:
-    """Remove the folder of a table, or one with such folders, which is `trash` at once, durably.
-
-    A table that has got another folder before is not removed, and none gets one later. In a
-    directory all that is in the folder is removed with it.
-    """
-    try:
-        storage.move(folder, trash)
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
-    storage.sync({folder.parent, trash.parent})
-    storage.delete_below(trash)
-
-
 def is_there(storage: Storage, path: Path) -> bool:
     """Return whether there is a file, or a directory of tables or of other things, at `path`."""
     return storage.exists(path) or storage.is_root(path)

@@ -9,34 +9,60 @@ removed. A file of its own, because clients and garbage collections remove table
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from pathlib import Path
 
 from kudulite.errors import StorageError
 from kudulite.model.hybrid_time import physical_microseconds
-from kudulite.storage.names import new_trash_name, soft_deleted_of, staged_of
+from kudulite.storage.names import is_trash, new_trash_name, soft_deleted_of, staged_of
 from kudulite.table.environment import Environment
 from kudulite.table.table_store import TableStore
+
+
+def remove_trash(root: Path, environment: Environment) -> None:
+    """Remove deleted tables, also those whose deletion or creation was killed half way, and
+    soft-deleted ones whose reserve has passed.
+    """
+    storage = environment.storage
+    remove_expired_tables(root, environment)
+    storage.adopt_abandoned(root)
+    for path in storage.entries(root):
+        if is_trash(path.name):
+            _remove_tables(path, environment)
 
 
 def remove_expired_tables(root: Path, environment: Environment) -> None:
     """Remove soft-deleted and staged tables whose reserve has passed.
 
-    One that cannot be removed, or is removed by another process, is left to the next call.
+    One that cannot be removed is left to the next call.
     """
-    storage, now = environment.storage, physical_microseconds(environment.clock.now())
-    for folder in storage.entries(root):
+    now = physical_microseconds(environment.clock.now())
+    for folder in environment.storage.entries(root):
         hidden = soft_deleted_of(folder.name) or staged_of(folder.name)
         if hidden is not None and hidden.expires <= now:
-            trash = root / new_trash_name()
             with suppress(StorageError):
-                storage.move(folder, trash)
-                # Else a power failure could bring the name back to a table without some files.
-                storage.sync([root])
-                remove_tables(trash, environment)
+                discard_folder(folder, root, environment)
 
 
-def remove_tables(trash: Path, environment: Environment) -> None:
+def discard_folder(folder: Path, root: Path, environment: Environment) -> None:
+    """Remove the folder of a table, or one with such folders, which is trash at once, durably.
+
+    A table that has got another folder before is not removed, and none gets one later. In a
+    directory all that is in the folder is removed with it.
+    """
+    storage, trash = environment.storage, root / new_trash_name()
+    try:
+        storage.move(folder, trash)
+    except StorageError as error:
+        if error.errno != errno.ENOENT:  # else another process has moved it
+            raise
+    # Else a power failure could bring the name back to a table without some files.
+    storage.sync({folder.parent, root})
+    _remove_tables(trash, environment)
+
+
+def _remove_tables(trash: Path, environment: Environment) -> None:
     """Remove the table whose folder is `trash`, or those whose folders are in it."""
     storage = environment.storage
     for folder in (trash, *storage.entries(trash)):

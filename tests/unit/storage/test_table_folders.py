@@ -11,8 +11,10 @@ from obstore.store import MemoryStore
 
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.storage.object_storage import LAST_ENTRY_SECONDS, ObjectStorage
-from kudulite.storage.storage import Listed, discard_folder
+from kudulite.storage.storage import Listed
 from kudulite.storage.table_folders import FOLDERS_NAME, TableFolders
+from kudulite.table.removal import discard_folder
+from tests.support.tables.core_tables import environment
 
 ROOT = Path("memory:/bucket/tables")
 
@@ -197,6 +199,6 @@ def test_a_discarded_folder_takes_its_tables_along(storage: ObjectStorage):
     make(storage, ".restore-a/one")
     make(storage, ".restore-a/two")
     storage.move(hidden / "two", ROOT / "two")
-    discard_folder(storage, hidden, ROOT / ".deleted-x")
-    discard_folder(storage, hidden, ROOT / ".deleted-y")
+    for _ in range(2):
+        discard_folder(hidden, ROOT, environment(storage))
     assert not storage.exists(hidden) and content(storage, "two") == b".restore-a/two"
