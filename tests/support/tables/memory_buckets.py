@@ -15,6 +15,7 @@ from obstore.store import MemoryStore
 from kudulite.storage import object_storage
 from kudulite.storage.object_storage import ObjectStorage
 from kudulite.storage.storage_options import S3
+from kudulite.table.background_work import BackgroundWork
 
 
 class MemoryBuckets:
@@ -49,7 +50,12 @@ class MemoryBuckets:
         return sorted(found)
 
     def before_step(self, number: int, action: Callable[[], object]) -> Steps:
-        """Run an action once, before the step of that number from now on."""
+        """Run an action once, before the step of that number from now on.
+
+        No flush begins for the age of rows: the action would run in the thread of that, beside the
+        test.
+        """
+        self._patch.setattr(BackgroundWork, "schedule", lambda *_: None)
         steps = Steps(number, action)
         self._patch.setattr(ObjectStorage, "before", steps.before)
         return steps
