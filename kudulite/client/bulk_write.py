@@ -229,8 +229,7 @@ class BulkWrite:
             if checked is not None:
                 result = write_few(self._store, self._state, base, checked, has_record=True)
                 if result is not None:
-                    with contextlib.suppress(StorageError):  # it is committed
-                        self._open.end()
+                    self._open.end()
                     return result
             return self._commit_files(base, tasks)
 
@@ -242,8 +241,8 @@ class BulkWrite:
         count_write(self._store, self._state, result, seconds)
         self._store.metrics.bulk_writes += not result.is_skipped
         self._store.metrics.bulk_write_seconds += seconds
+        self._open.end()
         with contextlib.suppress(StorageError):  # it is committed, whatever is left of it
-            self._open.end()
             for rows in (rows for task in commit.tasks for rows in task.operations):
                 folder = self._store.tablet_folder(rows.tablet_id)
                 self._store.storage.delete(folder / rows.ref.name)
@@ -255,7 +254,7 @@ class BulkWrite:
 
     def abort(self) -> None:
         """Remove everything that was staged; safe to call at any time, by any process."""
-        self._open.end()
+        self._open.abort()
         self._remove_files()
 
     def _remove_files(self) -> None:

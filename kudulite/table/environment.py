@@ -7,6 +7,7 @@ for a storage, and `default_environment` that of its directories.
 import functools
 import logging
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from weakref import WeakValueDictionary
 
 from kudulite.basefile.block_cache import BlockCache, block_cache_bytes
@@ -48,6 +49,8 @@ class Environment:
     # seen. By folder and id: the last opened superblock of a tablet that changed since.
     manifests: dict[str, Manifest] = field(default_factory=dict)
     replaced: dict[tuple[str, str], Superblock] = field(default_factory=dict)
+    # Records of writes that are over, which could not be deleted then.
+    ended_writes: set[Path] = field(default_factory=set)
     # Sessions of this process that have held rows of its tables, by `id`.
     sessions: WeakValueDictionary[int, object] = field(default_factory=WeakValueDictionary)
     background: BackgroundWork = field(default_factory=BackgroundWork)

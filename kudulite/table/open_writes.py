@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import time
 import uuid
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ from kudulite.storage.storage import Held, Listed, Storage
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import WriteState
 
+_log = logging.getLogger(__name__)
 FLUSH, COMPACTION, PURGE = UPKEEP = "flush", "compaction", "purge"
 
 
@@ -84,6 +86,12 @@ class OpenWrite:
 
     def end(self) -> None:
         """End the write: those of its files that are in no version are garbage from now on."""
+        end_settled_write(self.store, self.id)
+        if self.made is not None:
+            self.made.close()
+
+    def abort(self) -> None:
+        """End the write before it has published. Raises StorageError where it goes on."""
         try:
             end_write(self.store, self.id)
         finally:
@@ -191,6 +199,15 @@ def end_write(store: TableStore, write_id: str) -> None:
     store.storage.delete(record_path(store, write_id))
 
 
+def end_settled_write(store: TableStore, write_id: str) -> None:
+    """Do as `end_write` for a write whose outcome stands: perhaps later, where that fails now."""
+    try:
+        end_write(store, write_id)
+    except StorageError as error:
+        _log.info("table %r: a write is over, its record stays: %s", store.name, error)
+        store.environment.ended_writes.add(record_path(store, write_id))
+
+
 def record_path(store: TableStore, write_id: str) -> Path:
     """Return the path of a write's record."""
     return store.place / WRITES_FOLDER / write_name(write_id)
@@ -222,8 +239,15 @@ class OpenWrites(tuple[WriteRecord, ...]):
         """Read the records.
 
         To know whose files are, list the files before: a write is open before it makes its first
-        one. One that is not open any more has published before, if at all.
+        one. One that is not open any more has published before, if at all. Records that this
+        process could not delete are deleted first.
         """
+        ended = store.environment.ended_writes
+        for path in list(ended):
+            if path.parent == store.place / WRITES_FOLDER:
+                with contextlib.suppress(StorageError):  # it stays for the next call
+                    store.storage.delete(path)
+                    ended.discard(path)
         files = store.storage.files_below(store.place / WRITES_FOLDER, is_fresh=True)
         found = (_read(store.storage, file) for file in files)
         return OpenWrites(record for record in found if record is not None)

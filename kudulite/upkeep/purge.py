@@ -41,7 +41,7 @@ from kudulite.table.table_store import TableStore
 from kudulite.upkeep.compaction import Replacement, carry_over, publish_superblock
 from kudulite.upkeep.garbage_collection import collect_garbage
 
-_PAUSE_SECONDS = 0.005
+_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.005, 0.5
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,10 @@ def _wait_for_upkeep(store: TableStore, version: int, deadline: float) -> None:
         pinning = OpenWrites.of(store).pinning(version)
         return any(record.work in UPKEEP and not record.is_dead for record in pinning)
 
+    pause_seconds = _PAUSE_SECONDS
     while is_read() and time.monotonic() < deadline:
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(pause_seconds)
+        pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
 
 
 def _purge_tablet(store: TableStore, tablet_id: str, keys: KeyArray) -> tuple[int, int]:

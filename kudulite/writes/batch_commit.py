@@ -18,7 +18,6 @@ those that have no key in common are appended together, with one fsync.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -32,7 +31,7 @@ from kudulite.model.encoded_key import encode_keys
 from kudulite.model.key_array import KeyArray
 from kudulite.storage.new_files import NewFiles
 from kudulite.storage.storage import Storage
-from kudulite.table.open_writes import check_write_is_open, end_write
+from kudulite.table.open_writes import check_write_is_open, end_settled_write
 from kudulite.table.present import recover
 from kudulite.table.row_ids import last_id_of, next_id
 from kudulite.table.table_log import Turn
@@ -155,8 +154,7 @@ class _Turn:
         for request, result, _ in made:
             request.result, request.is_done = result, True
             if request.has_record:
-                with suppress(StorageError):  # it is committed
-                    end_write(self.store, request.state.write_id)
+                end_settled_write(self.store, request.state.write_id)
 
 
 @dataclass

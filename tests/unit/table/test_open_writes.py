@@ -431,3 +431,26 @@ def test_a_record_that_cannot_be_read_stops_a_collection(core: CoreTables, monke
         path.write_bytes(b'{"base_ver')
         (record,) = records(table)
         assert (record.base_version, record.is_held) == (None, False)
+
+
+def test_a_write_that_is_over_keeps_no_record(core: CoreTables, monkeypatch: pytest.MonkeyPatch):
+    """Where that cannot be deleted, the write has succeeded, and the next look deletes it."""
+    table = core.client().create_table("t", pa.schema([("k", pa.int64())]), primary_key="k")
+    aborted, delete = table.new_bulk_write("upsert"), LocalStorage.delete
+
+    def refused(storage: LocalStorage, path: Path) -> None:
+        if path.parent.name == "writes":
+            raise StorageError(errno.EIO, "no answer")
+        delete(storage, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "delete", refused)
+        table.upsert(pa.table({"k": range(10)}))
+        with pytest.raises(StorageError, match="no answer"):
+            aborted.abort()
+    assert len(table._store.environment.ended_writes) == 1
+    assert len(files_below(table.path / "writes")) == 2
+    assert len(OpenWrites.of(table._store)) == 1
+    assert table._store.environment.ended_writes == set()
+    aborted.abort()
+    expect_clean(table)
