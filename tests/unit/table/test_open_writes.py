@@ -453,4 +453,4 @@ def test_a_write_that_is_over_keeps_no_record(core: CoreTables, monkeypatch: pyt
     assert len(OpenWrites.of(table._store)) == 1
     assert table._store.environment.ended_writes == set()
     aborted.abort()
-    expect_clean(table)
+    expect_clean(table.path.parent)
