@@ -338,8 +338,10 @@ class _Threads:
     def __enter__(self) -> _Threads:
         return self
 
-    def __exit__(self, *_exc: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, kind: type | None, *_exc: object) -> None:
+        # The garbage collector closes a reading that was left, perhaps in the midst of a thread's
+        # start. To wait for another thread there would be to wait for ever.
+        self._pool.shutdown(wait=kind is not GeneratorExit, cancel_futures=True)
 
     def begin(self, read: Callable[[], T]) -> Future[T]:
         """Run a read in a thread. Raises OutOfMemoryError."""
