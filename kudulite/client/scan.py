@@ -340,7 +340,7 @@ class _Threads:
 
     def __exit__(self, kind: type | None, *_exc: object) -> None:
         # The garbage collector closes a reading that was left, perhaps in the midst of a thread's
-        # start. To wait for another thread there would be to wait for ever.
+        # start. A wait for another thread could not end there.
         self._pool.shutdown(wait=kind is not GeneratorExit, cancel_futures=True)
 
     def begin(self, read: Callable[[], T]) -> Future[T]:

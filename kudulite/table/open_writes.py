@@ -91,7 +91,7 @@ class OpenWrite:
             self.made.close()
 
     def abort(self) -> None:
-        """End the write before it has published. Raises StorageError where it goes on."""
+        """End the write before it has published. Raises StorageError where its record stays."""
         try:
             end_write(self.store, self.id)
         finally:
