@@ -33,7 +33,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -115,8 +115,8 @@ class Commit:
             return skipped(newest, present(self.store).timestamp)
         check_write_is_open(self.store, self.state.write_id)
         runs = self._staged_runs()
-        flush_table(self.store, self._touched(joined(parts for _, parts in runs)))
-        newest = self._checked_newest()
+        if flush_table(self.store, self._touched(joined(parts for _, parts in runs))):
+            newest = self._checked_newest()
         if self.reread is None:
             parts = self._first_rebased(runs, newest)
         else:
@@ -156,9 +156,12 @@ class Commit:
         if not (changed or self.state.spec.ends_rows) and self.state.application_id is None:
             return CommitResult(newest.version, newest.timestamp, counts)
         installer = Installer(self.store, self.state.spec, changed)
-        check_write_is_open(self.store, self.state.write_id)  # its files stay from here on
-        self._files.sync()
-        installer.check_files()
+        checks: list[Callable[[], None]] = [
+            partial(check_write_is_open, self.store, self.state.write_id),  # its files stay now
+            self._files.sync,
+            installer.check_files,
+        ]
+        self.store.storage.side_by_side(lambda check: check(), checks)
         manifest = self._publish_next(newest, installer, counts, turn)
         if manifest is None:
             newest = self.store.newest()
