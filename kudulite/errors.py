@@ -102,7 +102,7 @@ class OutOfMemoryError(RetryableError, MemoryError):
 
 
 class LockTimeoutError(RetryableError, TimeoutError):
-    """Another writer held a tablet for longer than the caller's lock timeout."""
+    """Another writer held the table for longer than the caller's lock timeout."""
 
 
 class ConflictError(RetryableError):

@@ -8,8 +8,9 @@ A name of a removed version can be created again: by a publication that was buil
 stood still, and went on after n and n + 1 were removed. Such a stray file is not a version. Three
 rules follow from the first invariant below:
 
-    publishing   version n + 1 is published if n is still there after n + 1 was created; otherwise
-                 the new file is taken back and the writer looks for the newest version again
+    publishing   version n + 1 is published if n, as it was built on, is still there after n + 1 was
+                 created; or, without n, if n + 2 was built on it or n + 1 is the highest number.
+                 Otherwise the new file is taken back, and the writer looks for the newest again
     finding      a walk upwards from version n counts if n is still there at its end; otherwise the
                  folder is listed, and the highest number is the newest version
     reading      a file names its own version and the CRC of the version before, and both are
