@@ -12,10 +12,10 @@ process maintains is skipped. A job that was killed continues when it is run aga
 `kudulite.backup` and `kudulite.restore`.
 
 `repartition_for` sends the rows of each tablet to one task before a write. A Python source cannot
-ask Spark for that; with the front, the option `repartition` can. Without it every task stages a
-little for every tablet, and a write of m tasks leaves up to m rowsets per tablet, which overlap in
-key. With it each tablet gets one rowset, for the price of a shuffle. The rows of the table are the
-same either way.
+ask Spark for that; the option `repartition` can, with the JVM extension. Without it every task
+stages a little for every tablet, and a write of m tasks leaves up to m rowsets per tablet, which
+overlap in key. With it each tablet gets one rowset, for the price of a shuffle. The rows of the
+table are the same either way.
 """
 
 from __future__ import annotations

@@ -13,16 +13,16 @@ in the first of these processes and are part of the pickled instance. If the use
 Spark starts that process at the first action, which then fixes the snapshot. Depending on a
 setting, Spark keeps the first plan of a DataFrame for all its actions or plans anew for each
 filter. With fixed moments the answer is the same. Spark Connect makes the DataFrame anew for each
-action, so there the user fixes the moment. With `snapshotTimestamp=query` the front makes an
-instance for each scan. An instance also keeps the table's schema of the moment, or of now for a
-stream. Names mean columns of this schema, which are found by id.
+action, so there the user fixes the moment. With `snapshotTimestamp=query` the JVM
+extension makes an instance for each scan. An instance also keeps the table's schema of the moment,
+or of now for a stream. Names mean columns of this schema, which are found by id.
 
 **No pushFilters by default.** Spark 4.1 to 4.3 keeps the reader that took one query's filters and
 uses it for the next query of the same DataFrame: wrong answers, without an error. The option
 `pushdown` is only for DataFrames that are used once. Filters that are always safe belong in the
 option `filter`. With the setting `spark.sql.python.filterPushdown.enabled` off, Spark refuses a
 reader that defines pushFilters. Therefore only the process that asks for filters gets such a
-reader. The front (`session`) makes a plan for every scan and asks for filters itself.
+reader. The JVM extension (`session`) makes a plan for every scan and asks for filters itself.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ from kudulite_spark.writer import StreamTableWriter, TableWriter
 # As HybridTimes: when the rows are read, or when the changes end; after when changes begin.
 Moments = tuple[int, int | None]
 
-# The value of the front's option in a load() of the catalog.
+# The value of the JVM extension's option in a load() of the catalog.
 CATALOG_LOAD = "catalog"
 _REPLACEMENTS_MAX = 3
 _LOAD_PROCESS = "pyspark.sql.worker.create_data_source"
@@ -236,7 +236,7 @@ class KuduliteDataSource(DataSource):
         plan = scan_plan(schema, table, own, with_own_names(read, table, own), read.is_of_changes)
         plan = plan.at(*self._moments)
         end_work()
-        # The front plans each scan for itself, so it may always push.
+        # The JVM extension plans each scan for itself, so it may always push.
         may_push = read.pushdown or (FRONT in self.options and not read.is_of_changes)
         if may_push and _is_called_from(_PUSHDOWN_PROCESS):
             return PushingTabletReader(plan)

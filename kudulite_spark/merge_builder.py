@@ -4,8 +4,8 @@
                                    ├─ join ─ clause of each row ─ check ─ cells ─ one write
     DataFrame            "source" ─┘
 
-It needs no jar, as it is made of a load(), a join and a write whose rows have different operations
-(`operationColumn`). The SQL statement of the catalog is the same in another form.
+It needs no JVM extension, as it is made of a load(), a join and a write whose rows have different
+operations (`operationColumn`). The SQL statement of the catalog is the same in another form.
 
 **Semantics**, SQL's: (1) Of the clauses for a row, the first whose condition is true applies, and
 no other. (2) Two source rows that match one row of the table are an error, unless the only clause

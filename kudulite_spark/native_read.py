@@ -5,9 +5,9 @@
                        └─ tokens   all other rows, read by the Python source     ─┘
 
     files of one layout ─┬─ no changes: spark.read.schema(…).parquet(…)
-                         ├─ the format of the front (java/BaseFiles.java), which leaves excluded
-                         │  rows out, replaces changed cells, and adds `rows` to the same scan
-                         └─ without the front: a filter looks up the bit of each row by its
+                         ├─ the format of the JVM extension (java/BaseFiles.java), which leaves
+                         │  excluded rows out, replaces changed cells, and adds `rows` to the scan
+                         └─ without the extension: a filter looks up the bit of each row by its
                             file's size and its position in the file
 
 Spark prunes columns, pushes filters, skips row groups and has sizes for the files as for any
@@ -18,14 +18,20 @@ A layout maps the columns of the table to those of a file: their name and type t
 Files of one layout are one scan. After an alteration there are two scans until compactions have
 rewritten the older files.
 
-With the front, a table with changes is one scan for Spark, like one without. The excluded
+With the JVM extension, a table with changes is one scan for Spark, like one without. The excluded
 positions, the changed cells and the rows are an option of the scan (`overlay`), so the plans of two
-snapshots are not equal. Excluded are then only rows that changes have set as a whole. Where changed
-cells cannot be an option, or are too many for one, the read is planned again without overlays: all
-changed rows are excluded. An option that is too large even then is read as without the front.
+snapshots are not equal. Excluded are then only rows that changes have set as a whole; in all other
+changed rows the scan patches the cells, and a filter on such a column skips no row groups of the
+file. The read is planned again without overlays, with all changed rows excluded, if
 
-Without the front, a file is identified by its length, because Spark has that as a constant number
-for each file, which costs nothing to look up. Files of one scan are chosen to have different
+- the option exceeds 16 MiB compressed, or 1 MiB on Connect, or
+- a changed cell is an array, or
+- a file lacks the column of a changed cell, or has it with a narrower type.
+
+An option that is too large even then is read as without the extension.
+
+Without the extension, a file is identified by its length, because Spark has that as a constant
+number for each file, which costs nothing to look up. Files of one scan are chosen to have different
 lengths. The bits of all files are one array of 64-bit numbers, the result of a scalar subquery: the
 plan of a query names the subquery, whereas a literal would be part of the plan's text, which Spark
 keeps. A filter has no exchange, keeps whole-stage code generation, and costs a fifth of a broadcast
@@ -89,8 +95,8 @@ from kudulite_spark.types import column_names, find_all, spark_schema, spark_typ
 
 # The call reads the changes of all columns, before it knows the query. For up to about a twentieth
 # of the rows, that is cheaper than to read the whole rowset in Python in each query (measured). If
-# Python reads most rowsets, a union with the others only adds tasks. Without the front, the source
-# decodes all columns for each query, and is left as little as is sensible.
+# Python reads most rowsets, a union with the others only adds tasks. Without the JVM extension, the
+# source decodes all columns for each query, and is left as little as is sensible.
 LIMITS = NativeLimits(
     changed_fraction_max=0.05,
     handed_bytes_max=12 << 20,
@@ -98,7 +104,8 @@ LIMITS = NativeLimits(
     bounded_rows_max=4096,
 )
 # Queries of wider tables need few of the columns. A plan decodes all columns of the rows that it
-# hands over. The source reads its rows lazily and, with the front, only the columns of the query.
+# hands over. The source reads its rows lazily and, with the JVM extension, only the columns of the
+# query.
 COLUMNS_MANY = 32
 
 _ENCODINGS = frozenset(
@@ -399,7 +406,7 @@ def _write_rows(sink: io.BytesIO, rows: pa.Table) -> None:
 
 
 def _scans_by_array(spark: SparkSession, files: Sequence[NativeFile]) -> list[DataFrame]:
-    """Return the rows of files of one layout without the excluded ones, without the front."""
+    """Return the rows of files of one layout but the excluded ones, without the extension."""
     dirty = [file for file in files if len(file.excluded)]
     clean = [file for file in files if not len(file.excluded)]
     size = sum(file.size_bytes for file in clean)

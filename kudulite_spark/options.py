@@ -1,12 +1,12 @@
 """Options of `spark.read` and `df.write` as typed, checked values, and paths as open tables.
 
 Spark passes text under lower-cased names. `ReadOptions.parse` and `WriteOptions.parse` turn it into
-the values that docs/spark.md documents, or raise OptionError: for an unknown name it lists the
-known ones, for a bad value the legal ones. Both directions share one set of names, because a
-temporary view (`CREATE TEMPORARY VIEW v USING kudulite OPTIONS (…)`) is read and written under the
-same options. An option that makes no sense in the other direction (writing into a view of the past)
-is refused. The tables `_READ_PARSERS` and `_WRITE_PARSERS` are the options; the field of an option
-has its name in Python's spelling.
+the values that docs/spark_read.md and docs/spark_write.md document, or raise OptionError: for an
+unknown name it lists the known ones, for a bad value the legal ones. Both directions share one set
+of names, because a temporary view (`CREATE TEMPORARY VIEW v USING kudulite OPTIONS (…)`) is read
+and written under the same options. An option that makes no sense in the other direction (writing
+into a view of the past) is refused. The tables `_READ_PARSERS` and `_WRITE_PARSERS` are the
+options; the field of an option has its name in Python's spelling.
 
 A table is addressed by its own directory, `<root>/<table>`. Spark passes a path as it was typed,
 and each of its Python processes has its own working directory. The processes of the driver
@@ -63,8 +63,8 @@ _STREAM_NAMES = frozenset({CHECKPOINT, "queryname"})
 
 # Options between parts of the connector; not for users.
 SCAN_TOKENS = "kuduliteScanTokens"  # read only these pieces of a plan
-FRONT = "kuduliteFront"  # the caller is the front, which needs the table's row count
-COUNT = "kuduliteCount"  # the front needs the exact number of rows at this snapshot
+FRONT = "kuduliteFront"  # the caller is the JVM extension, which needs the table's row count
+COUNT = "kuduliteCount"  # the JVM extension needs the exact number of rows at this snapshot
 CATALOG = "kuduliteCatalog"  # a question of the catalog
 READ_AT = "kuduliteReadAt"  # the snapshot that the rows of a write were computed from
 # The settings of the session that a statement of SQL was run in, by the options that they replace.
@@ -335,9 +335,9 @@ class ReadOptions:
             return read
         if FRONT not in options:
             raise OptionError(
-                f"option 'snapshotTimestamp' ({QUERY!r}) needs the front, without which Spark plans"
-                " a DataFrame once: call kudulite_spark.register(spark) and load it again, or give"
-                " a moment"
+                f"option 'snapshotTimestamp' ({QUERY!r}) needs the JVM extension, without which"
+                " Spark plans a DataFrame once: call kudulite_spark.register(spark) and load it"
+                " again, or give a moment"
             )
         return replace(read, snapshot_timestamp=None)
 

@@ -6,11 +6,12 @@
 
 Only this module and its imports are loaded by tasks. It has no part in options and SQL.
 
-With `pushdown=true`, or the front, Spark's filters become predicates (see `datasource`). A filter
-without an exact counterpart is left out. Spark applies every filter again, so a predicate only has
-to hold wherever its filter holds. Proved equal: NULL never matches a comparison, NaN = NaN and is
-above all numbers, -0.0 = 0.0, strings and binary compare as unsigned bytes, timestamps as instants
-in UTC. A NULL in an IN list can only make the result unknown, never true, so it is dropped.
+With `pushdown=true`, or the JVM extension, Spark's filters become predicates (see `datasource`). A
+filter without an exact counterpart is left out. Spark applies every filter again, so a predicate
+only has to hold wherever its filter holds. Proved equal: NULL never matches a comparison, NaN = NaN
+and is above all numbers, -0.0 = 0.0, strings and binary compare as unsigned bytes, timestamps as
+instants in UTC. A NULL in an IN list can only make the result unknown, never true, so it is
+dropped.
 
 **Invariants**: (1) all partitions of a plan share one timestamp; (2) every batch has exactly the
 schema that Spark derives from the DataFrame's (names, order, types, nullability); (3) a batch has

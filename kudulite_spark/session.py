@@ -1,16 +1,17 @@
-"""Making a Spark session use the source: `register`, the front, and `local_session`.
+"""Making a Spark session use the source: `register`, the JVM extension, and `local_session`.
 
 **register.** If the package is installed for the Python that Spark's workers run, Spark finds the
 source by itself (`pyspark_kudulite`). `register` is for all other cases: a session whose workers
 would run another Python, a checkout that is not installed, a format name that another source has.
 
-**The front** is a small jar (java/DefaultSource.java, whose head explains it) that lets Spark prune
-columns and push filters. Stock Spark does neither for a Python source, and it keeps one plan for
-all queries of a DataFrame. Once a session has the jar, Spark finds the front by its class name,
-`kudulite.DefaultSource`; the Python source stays registered under its name. With the front, one
-Python process plans and commits (`pyspark_kudulite`); stock Spark starts others for each step. Only
-the driver needs the package's jar, and Spark sends it to executors. The front is optional: if it
-cannot be installed, the reason is logged and the Python source works alone.
+**The JVM extension**, in code the *front*, is a small jar (java/DefaultSource.java, whose head
+explains it) that lets Spark prune columns and push filters. Stock Spark does neither for a Python
+source, and it keeps one plan for all queries of a DataFrame. Once a session has the jar, Spark
+finds the extension by its class name, `kudulite.DefaultSource`; the Python source stays registered
+under its name. With the extension, one Python process plans and commits (`pyspark_kudulite`); stock
+Spark starts two others for each of five steps, and every second one imports the package again. Only
+the driver needs the package's jar, and Spark sends it to executors. The extension is optional: if
+it cannot be installed, the reason is logged and the Python source works alone.
 
 **local_session** starts Spark on this machine with the settings of kudulite's examples and tests,
 and registers the session. Nothing in the connector depends on it. It avoids the usual problems of a
@@ -55,8 +56,8 @@ def register(
     NotSupportedError if the session cannot have the catalog, and UsageError if it has another one
     of this name.
 
-    Installs the front too, if possible: Spark then prunes columns and pushes filters. In a local
-    session the workers run this interpreter, unless PYSPARK_PYTHON names one, and import the
+    Installs the JVM extension too, if possible: Spark then prunes columns and pushes filters. In a
+    local session the workers run this interpreter, unless PYSPARK_PYTHON names one, and import the
     package from where this process did. On a cluster the package must be installed. Raises
     UsageError if the workers of a local session cannot import it."""
     if not is_remote():
@@ -78,8 +79,8 @@ def register(
     place = absolute_path(warehouse, start_directory(spark))
     if problem is not None:
         raise NotSupportedError(
-            f"catalog {catalog!r} of {place}: this session does not take the jar that has the"
-            f" catalog of Spark SQL: {problem}. Without it use"
+            f"catalog {catalog!r} of {place}: this session does not take the JVM extension,"
+            f" which has the catalog of Spark SQL: {problem}. Without it use"
             " spark.read.format('kudulite').load(path), df.write and, for MERGE,"
             " kudulite_spark.merge(df, path); register(spark) without warehouse is enough for these"
         )
@@ -199,7 +200,7 @@ JAR = Path(__file__).parent / "java" / "front.jar"
 CLASS = "kudulite.DefaultSource"
 CATALOG_CLASS = "kudulite.Catalog"
 FRONT_SETTING = "spark.kudulite.front"
-# The front calls internal classes of Spark, which are the same in these versions.
+# It calls internal classes of Spark, which are the same in these versions.
 VERSIONS = ("4.1", "4.2", "4.3")
 
 
@@ -207,12 +208,12 @@ logger = logging.getLogger("kudulite.spark")
 
 
 def _install_front(spark: SparkSession) -> str | None:
-    """Give a session (classic or Connect) the front, or return and log the reason why not."""
+    """Give a session (classic or Connect) the jar, or return and log the reason why not."""
     reason = _why_not(spark)
     if reason is not None:
         logger.warning(
-            "the front is not installed: %s; filters and columns stay options, and an INSERT into a"
-            " view sets the columns that it does not name to NULL",
+            "the JVM extension is not installed: %s; filters and columns stay options, and an"
+            " INSERT into a view sets the columns that it does not name to NULL",
             reason,
         )
     return reason
@@ -239,7 +240,7 @@ def _why_not(spark: SparkSession) -> str | None:
 
 
 def has_front(spark: SparkSession) -> bool:
-    """Whether loads of the session use the front; for Connect, `register` notes it as a setting."""
+    """Whether loads use the JVM extension; for Connect, `register` notes it as a setting."""
     setting = str(spark.conf.get(FRONT_SETTING, "" if is_remote() else "true")).strip().lower()
     return setting == "true" if is_remote() else setting != "false" and _has_front(spark)
 
@@ -258,14 +259,14 @@ def _has_front(spark: SparkSession) -> bool:
 def _is_sent(spark: SparkSession) -> bool:
     """Whether executors get the jar, whose classes tasks of a write refer to.
 
-    Java finds the front of a session that was stopped, whose executors had the jar.
+    Java finds the jar of a session that was stopped, whose executors had the jar.
     """
     context: Any = spark.sparkContext._jsc.sc()
     return f"/{JAR.name}" in str(context.listJars().mkString("\n"))
 
 
 def _check(spark: SparkSession) -> None:
-    """Link the front with Spark's classes in a separate class loader; raises if that fails."""
+    """Link the jar with Spark's classes in a separate class loader; raises if that fails."""
     jvm: Any = spark._jvm
     gateway: Any = spark.sparkContext._gateway
     urls = gateway.new_array(jvm.java.net.URL, 1)
@@ -300,8 +301,8 @@ def local_session(
 ) -> SparkSession:
     """Return the running Spark session, or a new one with `cores` task threads, registered.
 
-    It has the front, or one line in the log says why it has not; with `warehouse`, a directory of
-    tables, also that catalog (`register`).
+    It has the JVM extension, or one line in the log says why it has not; with `warehouse`, a
+    directory of tables, also that catalog (`register`).
     `options` are Spark settings that override the ones set here. Sets JAVA_HOME if needed
     (`ensure_java`), PYSPARK_PYTHON to this interpreter and SPARK_LOCAL_IP to the loopback address,
     all three for this process and its children.

@@ -11,8 +11,8 @@ is the anonymous one.
 
 Spark writes options and settings to plans, its pages and its event log. It hides a value if the
 name contains secret, password, token or access.key. Other names of secrets are therefore refused,
-and taken with `secret.` in front, as in `secret.azure_storage_account_key`. The front hands
-settings to Python processes as options of theirs, which are in no plan.
+and taken with `secret.` in front, as in `secret.azure_storage_account_key`. The JVM extension
+hands settings to Python processes as options of theirs, which are in no plan.
 
 **Invariants**: no text that is made here has a value.
 """
@@ -29,7 +29,7 @@ from kudulite.errors import OptionError
 SECRET_PREFIX = "secret."
 SESSION_PREFIX = "spark.kudulite.storage."
 HADOOP_PREFIX = "spark.hadoop.fs.s3a."
-# The front puts it before the name of a setting, to hand this on as an option.
+# The JVM extension puts it before the name of a setting, to hand this on as an option.
 FRONT_PREFIX = "kudulitesetting."
 
 # The default of spark.redaction.regex.
@@ -178,7 +178,7 @@ def source_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def front_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that the front has handed on as options."""
+    """Return the settings that the JVM extension has handed on as options."""
     return {
         name.lower().removeprefix(FRONT_PREFIX): value
         for name, value in options.items()

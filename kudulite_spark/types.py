@@ -74,7 +74,7 @@ from kudulite_spark.session_zone import session_zone
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 # Spark keeps a column's DEFAULT, as text of SQL, under these.
 CURRENT_DEFAULT, EXISTS_DEFAULT = "CURRENT_DEFAULT", "EXISTS_DEFAULT"
-# The note on the first column, which the front removes; see java/Load.java.
+# The note on the first column, which the JVM extension removes; see java/Load.java.
 _NOTE = "kudulite.table"
 _CHAR, _VARCHAR = re.compile(r"char\((\d+)\)"), re.compile(r"varchar\((\d+)\)")
 
@@ -135,7 +135,7 @@ def column_names(schema: Schema) -> list[str]:
 
 
 def with_row_count(struct: StructType, row_count: int, counted_at: str | None) -> StructType:
-    """Return the schema with a note for the front at its first column.
+    """Return the schema with a note for the JVM extension at its first column.
 
     It has the read's row count, which may be an estimate, and the snapshot at which Python can
     count the rows, if it can.
@@ -145,7 +145,7 @@ def with_row_count(struct: StructType, row_count: int, counted_at: str | None) -
 
 
 def with_note(struct: StructType, note: Mapping[str, object]) -> StructType:
-    """Return the schema with more in the note for the front at its first column."""
+    """Return the schema with more in the JVM extension's note at its first column."""
     if not struct.fields:
         return struct
     first, *rest = struct.fields

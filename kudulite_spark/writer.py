@@ -7,9 +7,10 @@
 
 Planner, tasks and commit are different processes. Each gets the PlannedWrite, a picklable value.
 
-`TableWriter` writes a DataFrame. Only the front can ask Spark to send the rows of a tablet to one
-task (java/Tablets.java). Without it, `repartition=true` has no effect on the tasks, and the commit
-logs a warning if one tablet's rows came from several of them. The rows are the same either way.
+`TableWriter` writes a DataFrame. Only the JVM extension can ask Spark to send the rows of a tablet
+to one task (java/Tablets.java). Without it, `repartition=true` has no effect on the tasks, and the
+commit logs a warning if one tablet's rows came from several of them. The rows are the same either
+way.
 
 `StreamTableWriter` writes each micro-batch of a stream as one version, **exactly once**. The
 version names the query and the number of its batch. Spark runs a batch again if it was killed
@@ -89,7 +90,7 @@ def refuse_dynamic_overwrite(planned: PlannedWrite, setting: str | None = None) 
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task; with the front, each batch is a cell (java/RowBatches.java)."""
+    """Yield a task's rows; with the JVM extension each batch is a cell (java/RowBatches.java)."""
     for batch in batches:
         if batch.schema.names != [_ROWS]:
             yield batch

@@ -77,7 +77,8 @@ def test_each_query_of_a_view_may_have_a_moment_of_its_own(spark, tmp_path):
     big = spark.range(1 << 40).selectExpr("id AS k").join(frame, "k")
     assert "BroadcastHashJoin" in big._jdf.queryExecution().executedPlan().toString()
     with configured(spark, {"spark.kudulite.front": "false"}):
-        with pytest.raises(PySparkException, match=r"\('query'\) needs the front.*register"):
+        needs = r"\('query'\) needs the JVM extension.*register"
+        with pytest.raises(PySparkException, match=needs):
             load(spark, table.path, snapshotTimestamp="query").count()
     with pytest.raises(PySparkException, match="belongs to a batch read"):
         run(stream(spark, table.path, snapshotTimestamp="query"), tmp_path / "t", tmp_path / "c")
@@ -88,7 +89,7 @@ Statement = Callable[[DataFrame, int], None]
 
 
 def merged_by_sql(target: str, view: str) -> Statement:
-    """The recipe of docs/spark.md: the settings of the batch's session."""
+    """The recipe of docs/spark_streams.md: the settings of the batch's session."""
 
     def work(batch: DataFrame, number: int) -> None:
         session = batch.sparkSession

@@ -1,4 +1,4 @@
-"""docs/spark_sql.md: each statement and call in its tables runs, and returns what the page says."""
+"""docs/spark_statements.md: each statement and call in its tables runs and returns what it says."""
 
 import os
 import random
@@ -18,7 +18,7 @@ import kudulite
 import kudulite_spark
 from kudulite_spark import session
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark_sql.md"
+PAGE = Path(__file__).parents[2] / "docs" / "spark_statements.md"
 CODE = re.compile(r"(`{1,2})\s?(.+?)\s?\1(?!`)")
 STATEMENT = re.compile(r"[A-Z]+ ")
 NEWER = re.compile(r"\(Spark (\d\.\d) or newer\)")

@@ -24,9 +24,10 @@ DOCUMENTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 RUN_IN_SPARK = [path for path in DOCUMENTS if "kudulite_spark" in path.read_text()]
-# The page with the most Spark jobs is left to the full tier.
+# The pages with the most Spark jobs are left to the full tier.
 MARKS = {path: [pytest.mark.spark] for path in RUN_IN_SPARK}
-MARKS[ROOT / "docs" / "spark.md"] = [pytest.mark.spark, pytest.mark.full]
+for name in ("spark_kudu.md", "spark_sql.md", "spark_streams.md"):
+    MARKS[ROOT / "docs" / name] = [pytest.mark.spark, pytest.mark.full]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)

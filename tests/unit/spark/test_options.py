@@ -36,7 +36,7 @@ def test_every_read_option_is_parsed_whatever_the_case_of_its_name():
 
 
 def test_every_write_option_is_parsed():
-    """The forms are those of docs/spark.md."""
+    """The forms are those of docs/spark_write.md."""
     write = WriteOptions.parse(
         {
             "path": "/t",
