@@ -36,7 +36,7 @@ from kudulite.kudu.errors import (
     KuduNotFound,
     in_kudu_terms,
 )
-from kudulite.kudu.scans import (
+from kudulite.kudu.scanner import (
     CLOSEST_REPLICA,
     FIRST_REPLICA,
     LEADER_ONLY,
@@ -44,15 +44,11 @@ from kudulite.kudu.scans import (
     READ_LATEST,
     READ_YOUR_WRITES,
     Column,
-    Replica,
+    RowBatch,
     Scanner,
-    ScanToken,
-    ScanTokenBuilder,
-    Tablet,
-    TabletServer,
-    TokenScanner,
 )
 from kudulite.kudu.schema import ColumnSpec, PartialRow, Schema, SchemaBuilder, column_spec
+from kudulite.kudu.servers import Replica, Tablet, TabletServer
 from kudulite.kudu.sessions import (
     DEFAULT_LIMITS,
     FLUSH_AUTO_BACKGROUND,
@@ -70,6 +66,7 @@ from kudulite.kudu.sessions import (
     Upsert,
     UpsertIgnore,
 )
+from kudulite.kudu.tokens import ScanToken, ScanTokenBuilder, TokenScanner
 from kudulite.model.condition import Predicate
 from kudulite.model.schema import Column as EngineColumn
 from kudulite.model.schema import Schema as EngineSchema
@@ -110,6 +107,7 @@ __all__ = [
     "Predicate",
     "RangePartition",
     "Replica",
+    "RowBatch",
     "ScanToken",
     "ScanTokenBuilder",
     "Scanner",
