@@ -26,17 +26,7 @@ from kudulite.client.native_plan import (
     NativePlan,
 )
 from kudulite.client.native_scan import Scan
-from kudulite.client.row_operations import (
-    Delete,
-    DeleteIgnore,
-    Insert,
-    InsertIgnore,
-    Update,
-    UpdateIgnore,
-    Upsert,
-    UpsertIgnore,
-    WriteOperation,
-)
+from kudulite.client.row_operations import WriteOperation
 from kudulite.client.scan import Changes
 from kudulite.client.schema_builder import ColumnSpec, Partitioning, RangePartition, SchemaBuilder
 from kudulite.client.session import Session, SessionCounters
@@ -105,6 +95,14 @@ _OF_KUDU_PYTHON = {
     "Scanner": "table.scan(…)",
     "RowBatch": "table.scan(…)",
     "ScanTokenBuilder": "table.scan_tokens(…)",
+    "Insert": "table.new_insert(…)",
+    "InsertIgnore": "table.new_insert_ignore(…)",
+    "Upsert": "table.new_upsert(…)",
+    "UpsertIgnore": "table.new_upsert_ignore(…)",
+    "Update": "table.new_update(…)",
+    "UpdateIgnore": "table.new_update_ignore(…)",
+    "Delete": "table.new_delete(…)",
+    "DeleteIgnore": "table.new_delete_ignore(…)",
 }
 _PREFIXES_OF_KUDU_PYTHON = ("READ_", "FLUSH_", "COMPRESSION_", "ENCODING_")
 _CONSTANTS_OF_KUDU_PYTHON = (
@@ -141,11 +139,7 @@ __all__ = [
     "ColumnType",
     "Columns",
     "Condition",
-    "Delete",
-    "DeleteIgnore",
     "GarbageResult",
-    "Insert",
-    "InsertIgnore",
     "Key",
     "Keys",
     "KuduBadStatus",
@@ -189,10 +183,6 @@ __all__ = [
     "TableVersion",
     "Timestamp",
     "Token",
-    "Update",
-    "UpdateIgnore",
-    "Upsert",
-    "UpsertIgnore",
     "Where",
     "WriteOperation",
     "WriteOptions",

@@ -28,6 +28,7 @@ from kudulite.chain.partition import PartitionSchema
 from kudulite.client import schema_builder, tokens
 from kudulite.client import table as engine_table
 from kudulite.client import table_alterer as engine_alterer
+from kudulite.client.row_operations import WriteOperation
 from kudulite.errors import TableExistsError, TableNotFoundError
 from kudulite.kudu.cells import choice
 from kudulite.kudu.errors import (
@@ -54,6 +55,7 @@ from kudulite.kudu.sessions import (
     FLUSH_AUTO_BACKGROUND,
     FLUSH_AUTO_SYNC,
     FLUSH_MANUAL,
+    OPERATIONS,
     Delete,
     DeleteIgnore,
     Insert,
@@ -70,6 +72,7 @@ from kudulite.kudu.tokens import ScanToken, ScanTokenBuilder, TokenScanner
 from kudulite.model.condition import Predicate
 from kudulite.model.schema import Column as EngineColumn
 from kudulite.model.schema import Schema as EngineSchema
+from kudulite.tablet.operation import Operation
 from kudulite.upkeep.alter import TableDraft
 
 CLIENT_SUPPORTS_DECIMAL = True
@@ -341,37 +344,8 @@ class Table(engine_table.Table):
         """Return a builder of scan tokens to set up."""
         return ScanTokenBuilder(self)
 
-    def new_insert(self, record: Any = None) -> Insert:
-        """Return an operation that adds a row."""
-        return Insert(self, record)
-
-    def new_insert_ignore(self, record: Any = None) -> InsertIgnore:
-        """Return an operation that adds a row unless its key is there."""
-        return InsertIgnore(self, record)
-
-    def new_upsert(self, record: Any = None) -> Upsert:
-        """Return an operation that adds a row, or sets the given columns of the one there."""
-        return Upsert(self, record)
-
-    def new_upsert_ignore(self, record: Any = None) -> UpsertIgnore:
-        """Return an Upsert that ignores immutable columns of a row that is there."""
-        return UpsertIgnore(self, record)
-
-    def new_update(self, record: Any = None) -> Update:
-        """Return an operation that sets the given columns of a row."""
-        return Update(self, record)
-
-    def new_update_ignore(self, record: Any = None) -> UpdateIgnore:
-        """Return an operation that sets the given columns of a row if its key is there."""
-        return UpdateIgnore(self, record)
-
-    def new_delete(self, record: Any = None) -> Delete:
-        """Return an operation that deletes the row of a key."""
-        return Delete(self, record)
-
-    def new_delete_ignore(self, record: Any = None) -> DeleteIgnore:
-        """Return an operation that deletes the row of a key if it is there."""
-        return DeleteIgnore(self, record)
+    def _new_operation(self, operation: Operation, record: Any) -> WriteOperation:
+        return OPERATIONS[operation](self, record)
 
 
 def _opened(root: Path, name: str) -> Table:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from kudulite.client import mutation_buffer, row_operations
 from kudulite.client import session as engine
@@ -91,8 +91,10 @@ class _Operation(row_operations.WriteOperation):
 
     __slots__ = ("_limits",)
 
+    kind: ClassVar[Operation]
+
     def __init__(self, table: Table, record: Any = None) -> None:
-        super().__init__(table._row_target)
+        super().__init__(table._row_target, self.kind)
         self._limits: Limits = table.parent.limits  # type: ignore[attr-defined]
         if record:
             for key, value in _cells(record):
@@ -128,59 +130,77 @@ def _cells(record: Any) -> Iterable[tuple[Any, Any]]:
 
 
 @in_kudu_terms
-class Insert(_Operation, row_operations.Insert):
+class Insert(_Operation):
     """A new row."""
 
     __slots__ = ()
+    kind = Operation.INSERT
 
 
 @in_kudu_terms
-class InsertIgnore(_Operation, row_operations.InsertIgnore):
+class InsertIgnore(_Operation):
     """A new row; ignored if the key is there."""
 
     __slots__ = ()
+    kind = Operation.INSERT_IGNORE
 
 
 @in_kudu_terms
-class Upsert(_Operation, row_operations.Upsert):
+class Upsert(_Operation):
     """A new row, or new values for the columns that are set."""
 
     __slots__ = ()
+    kind = Operation.UPSERT
 
 
 @in_kudu_terms
-class UpsertIgnore(_Operation, row_operations.UpsertIgnore):
+class UpsertIgnore(_Operation):
     """An Upsert that leaves immutable columns of a row that is there as they are."""
 
     __slots__ = ()
+    kind = Operation.UPSERT_IGNORE
 
 
 @in_kudu_terms
-class Update(_Operation, row_operations.Update):
+class Update(_Operation):
     """New values for the columns that are set."""
 
     __slots__ = ()
+    kind = Operation.UPDATE
 
 
 @in_kudu_terms
-class UpdateIgnore(_Operation, row_operations.UpdateIgnore):
+class UpdateIgnore(_Operation):
     """An Update that is ignored if the key is absent."""
 
     __slots__ = ()
+    kind = Operation.UPDATE_IGNORE
 
 
 @in_kudu_terms
-class Delete(_Operation, row_operations.Delete):
+class Delete(_Operation):
     """No row of this key any more."""
 
     __slots__ = ()
+    kind = Operation.DELETE
 
 
 @in_kudu_terms
-class DeleteIgnore(_Operation, row_operations.DeleteIgnore):
+class DeleteIgnore(_Operation):
     """A Delete that is ignored if the key is absent."""
 
     __slots__ = ()
+    kind = Operation.DELETE_IGNORE
+
+
+# The class of each operation.
+OPERATIONS: dict[Operation, type[_Operation]] = {
+    made.kind: made
+    for made in (
+        *(Insert, InsertIgnore, Upsert, UpsertIgnore),
+        *(Update, UpdateIgnore, Delete, DeleteIgnore),
+    )
+}
 
 
 class KuduError(mutation_buffer.PendingError):

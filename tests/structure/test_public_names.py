@@ -61,6 +61,7 @@ def test_no_name_shadows_a_builtin():
     [
         ("bool", "use kudulite.bool_, or import"),
         ("KuduError", "use kudulite.PendingError"),
+        ("UpsertIgnore", r"use table\.new_upsert_ignore\(…\)"),
         ("Scanner", r"use table\.scan\(…\)"),
         ("READ_AT_SNAPSHOT", "use the text of the choice, such as 'snapshot'"),
         ("LEADER_ONLY", "use the text of the choice"),
