@@ -558,6 +558,6 @@ class Client(engine_client.Client):
         """Return a scanner of `ScanToken.serialize`'s bytes; only from a process that you trust."""
         return TokenScanner(tokens.ScanToken.from_bytes(serialized_token))
 
-    def new_table_alterer(self, table: Table) -> TableAlterer:  # type: ignore[override]
+    def new_table_alterer(self, table: engine_table.Table) -> TableAlterer:
         """Return an alterer of the table."""
-        return TableAlterer(table)
+        return TableAlterer(Table(table, self))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from kudulite.client import mutation_buffer, row_operations
 from kudulite.client import session as engine
@@ -84,6 +84,7 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+KindOfNumber = TypeVar("KindOfNumber", int, float)
 
 
 class _Operation(row_operations.WriteOperation):
@@ -242,7 +243,7 @@ class Session(engine.Session):
         """Set how many bytes of operations may wait. Raises OverflowError for a negative size."""
         super().set_mutation_buffer_space(_unsigned(size_bytes, "size_t"))
 
-    def set_mutation_buffer_flush_interval(self, millis: int) -> None:  # type: ignore[override]
+    def set_mutation_buffer_flush_interval(self, millis: float) -> None:
         """Set how long an operation may wait in the background. Raises OverflowError."""
         super().set_mutation_buffer_flush_interval(_unsigned(millis, "unsigned int"))
 
@@ -257,8 +258,8 @@ class Session(engine.Session):
             raise KuduInvalidArgument(f"{percent}: watermark must be between 0 and 100 inclusive")
         super().set_mutation_buffer_flush_watermark(watermark_pct)
 
-    def get_pending_errors(self) -> tuple[list[KuduError], bool]:  # type: ignore[override]
-        """Return the errors since the last call, and whether there were more."""
+    def get_pending_errors(self) -> tuple[list[mutation_buffer.PendingError], bool]:
+        """Return the errors since the last call, as KuduErrors, and whether there were more."""
         errors, has_overflowed = super().get_pending_errors()
         return [KuduError(e.operation, e.reason, e.error) for e in errors], has_overflowed
 
@@ -287,7 +288,7 @@ def _leaves_cells(operation: row_operations.WriteOperation) -> bool:
     return any(not column.mutable and column.name in operation.values for column in columns)
 
 
-def _unsigned(value: int, c_type: str) -> int:
+def _unsigned(value: KindOfNumber, c_type: str) -> KindOfNumber:
     if isinstance(value, int) and value < 0:
         raise OverflowError(f"can't convert negative value to {c_type}")
     return value
