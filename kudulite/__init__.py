@@ -1,10 +1,12 @@
 """kudulite: Apache Kudu's tablet storage engine as an embedded library.
 
-    import kudulite as kudu
-    client = kudu.connect("/data/warehouse")
+    import kudulite
+    client = kudulite.connect("/data/warehouse")
 
 `__all__` lists the names that users may rely on. Everything else may change.
 """
+
+import typing
 
 from kudulite import errors
 from kudulite.backups.backup_job import BackupJob, BackupPiece, backup, begin_backup
@@ -24,44 +26,8 @@ from kudulite.client.native_plan import (
     NativePlan,
 )
 from kudulite.client.native_scan import Scan
-from kudulite.client.row_operations import (
-    Delete,
-    DeleteIgnore,
-    Insert,
-    InsertIgnore,
-    Update,
-    UpdateIgnore,
-    Upsert,
-    UpsertIgnore,
-    WriteOperation,
-)
+from kudulite.client.row_operations import WriteOperation
 from kudulite.client.scan import Changes
-from kudulite.client.scanner import (
-    CLOSEST_REPLICA,
-    COMPRESSION_DEFAULT,
-    COMPRESSION_LZ4,
-    COMPRESSION_NONE,
-    COMPRESSION_SNAPPY,
-    COMPRESSION_ZLIB,
-    ENCODING_AUTO,
-    ENCODING_BIT_SHUFFLE,
-    ENCODING_DICT,
-    ENCODING_PLAIN,
-    ENCODING_PREFIX,
-    ENCODING_RLE,
-    EXCLUSIVE_BOUND,
-    FIRST_REPLICA,
-    FLUSH_AUTO_BACKGROUND,
-    FLUSH_AUTO_SYNC,
-    FLUSH_MANUAL,
-    INCLUSIVE_BOUND,
-    LEADER_ONLY,
-    READ_AT_SNAPSHOT,
-    READ_LATEST,
-    READ_YOUR_WRITES,
-    RowBatch,
-    Scanner,
-)
 from kudulite.client.schema_builder import ColumnSpec, Partitioning, RangePartition, SchemaBuilder
 from kudulite.client.session import Session, SessionCounters
 from kudulite.client.table import Table
@@ -70,7 +36,6 @@ from kudulite.client.tokens import (
     ChangeToken,
     RowSetToken,
     ScanToken,
-    ScanTokenBuilder,
     Token,
     pack_tokens,
 )
@@ -120,32 +85,46 @@ from kudulite.upkeep.statistics import TableStatistics
 __version__ = "0.1.0"
 
 schema_builder = SchemaBuilder
-# kudu-python's names; the last two are those of Python's own types as well.
-ColumnSchema, KuduError, bool, float = Column, PendingError, bool_, float_
+
+# Names of kudu-python that only `kudulite.kudu` has, with what this package has instead.
+_OF_KUDU_PYTHON = {
+    "ColumnSchema": "kudulite.Column",
+    "KuduError": "kudulite.PendingError",
+    "bool": "kudulite.bool_",
+    "float": "kudulite.float_",
+    "Scanner": "table.scan(…)",
+    "RowBatch": "table.scan(…)",
+    "ScanTokenBuilder": "table.scan_tokens(…)",
+    "Insert": "table.new_insert(…)",
+    "InsertIgnore": "table.new_insert_ignore(…)",
+    "Upsert": "table.new_upsert(…)",
+    "UpsertIgnore": "table.new_upsert_ignore(…)",
+    "Update": "table.new_update(…)",
+    "UpdateIgnore": "table.new_update_ignore(…)",
+    "Delete": "table.new_delete(…)",
+    "DeleteIgnore": "table.new_delete_ignore(…)",
+}
+_PREFIXES_OF_KUDU_PYTHON = ("READ_", "FLUSH_", "COMPRESSION_", "ENCODING_")
+_CONSTANTS_OF_KUDU_PYTHON = (
+    *("LEADER_ONLY", "CLOSEST_REPLICA", "FIRST_REPLICA"),
+    *("EXCLUSIVE_BOUND", "INCLUSIVE_BOUND"),
+)
+
+if not typing.TYPE_CHECKING:  # a type checker reports unknown names itself
+
+    def __getattr__(name: str) -> typing.NoReturn:
+        instead = _OF_KUDU_PYTHON.get(name)
+        if name.startswith(_PREFIXES_OF_KUDU_PYTHON) or name in _CONSTANTS_OF_KUDU_PYTHON:
+            instead = "the text of the choice, such as 'snapshot', 'manual' or 'lz4'"
+        if instead is None:
+            raise AttributeError(f"module 'kudulite' has no attribute {name!r}")
+        raise AttributeError(
+            f"kudulite has no {name}, a name of kudu-python; use {instead}, or import"
+            f" kudulite.kudu as kudu, which has kudu.{name}"
+        )
+
 
 __all__ = [
-    "CLOSEST_REPLICA",
-    "COMPRESSION_DEFAULT",
-    "COMPRESSION_LZ4",
-    "COMPRESSION_NONE",
-    "COMPRESSION_SNAPPY",
-    "COMPRESSION_ZLIB",
-    "ENCODING_AUTO",
-    "ENCODING_BIT_SHUFFLE",
-    "ENCODING_DICT",
-    "ENCODING_PLAIN",
-    "ENCODING_PREFIX",
-    "ENCODING_RLE",
-    "EXCLUSIVE_BOUND",
-    "FIRST_REPLICA",
-    "FLUSH_AUTO_BACKGROUND",
-    "FLUSH_AUTO_SYNC",
-    "FLUSH_MANUAL",
-    "INCLUSIVE_BOUND",
-    "LEADER_ONLY",
-    "READ_AT_SNAPSHOT",
-    "READ_LATEST",
-    "READ_YOUR_WRITES",
     "Backup",
     "BackupJob",
     "BackupPiece",
@@ -156,20 +135,14 @@ __all__ = [
     "Client",
     "Column",
     "ColumnExpression",
-    "ColumnSchema",
     "ColumnSpec",
     "ColumnType",
     "Columns",
     "Condition",
-    "Delete",
-    "DeleteIgnore",
     "GarbageResult",
-    "Insert",
-    "InsertIgnore",
     "Key",
     "Keys",
     "KuduBadStatus",
-    "KuduError",
     "KuduException",
     "KuduInvalidArgument",
     "KuduNotFound",
@@ -192,13 +165,10 @@ __all__ = [
     "RestoreJob",
     "RestoreStep",
     "Row",
-    "RowBatch",
     "RowSetToken",
     "Rows",
     "Scan",
     "ScanToken",
-    "ScanTokenBuilder",
-    "Scanner",
     "Schema",
     "SchemaBuilder",
     "Session",
@@ -213,10 +183,6 @@ __all__ = [
     "TableVersion",
     "Timestamp",
     "Token",
-    "Update",
-    "UpdateIgnore",
-    "Upsert",
-    "UpsertIgnore",
     "Where",
     "WriteOperation",
     "WriteOptions",
@@ -226,14 +192,12 @@ __all__ = [
     "begin_backup",
     "begin_restore",
     "binary",
-    "bool",
     "bool_",
     "connect",
     "date",
     "decimal",
     "double",
     "errors",
-    "float",
     "float_",
     "int8",
     "int16",

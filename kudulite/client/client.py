@@ -59,7 +59,6 @@ from kudulite.client.table_names import (
     sync_moved,
     table_folder,
 )
-from kudulite.client.tokens import ScanToken, TokenScanner
 from kudulite.client.write_plan import unknown_option
 from kudulite.errors import (
     ConflictError,
@@ -405,7 +404,7 @@ class Client:
     def latest_observed_timestamp(self) -> datetime:
         """Return a moment that shows all that was written to the tables so far, by anybody.
 
-        For `set_snapshot` and `at=`, which are inclusive. `WriteResult.timestamp` and
+        For `at=`, which is inclusive. `WriteResult.timestamp` and
         `Table.current_timestamp` are exact, for one table.
         """
         latest = self._environment.clock.now()
@@ -415,10 +414,6 @@ class Client:
         return datetime.fromtimestamp(0, UTC) + timedelta(
             microseconds=physical_microseconds(latest)
         )
-
-    def deserialize_token_into_scanner(self, serialized_token: bytes) -> TokenScanner:
-        """Return a scanner of `ScanToken.serialize`'s bytes; only from a process that you trust."""
-        return ScanToken.from_bytes(serialized_token).into_kudu_scanner()
 
     def rename_table(self, name: str, new_name: str) -> Table:
         """Rename a table, once no commit is under way.

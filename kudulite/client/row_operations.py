@@ -26,7 +26,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 from kudulite.chain.schema_history import moved_names
@@ -96,10 +96,8 @@ class WriteOperation(RowOperation):
 
     __slots__ = ("is_applied", "layout", "target")
 
-    kind: ClassVar[Operation]
-
-    def __init__(self, target: RowTarget, record: Any = None) -> None:
-        self.operation = self.kind
+    def __init__(self, target: RowTarget, operation: Operation, record: Any = None) -> None:
+        self.operation = operation
         self.target = target
         self.is_applied = False
         self.layout, self.schema = target.current
@@ -203,62 +201,6 @@ def _value_text(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime.date) else str(value)
 
 
-class Insert(WriteOperation):
-    """A new row; a row error if the key is there."""
-
-    __slots__ = ()
-    kind = Operation.INSERT
-
-
-class InsertIgnore(WriteOperation):
-    """A new row; ignored if the key is there."""
-
-    __slots__ = ()
-    kind = Operation.INSERT_IGNORE
-
-
-class Upsert(WriteOperation):
-    """A new row, or new values for the columns that are set."""
-
-    __slots__ = ()
-    kind = Operation.UPSERT
-
-
-class UpsertIgnore(WriteOperation):
-    """As Upsert; immutable cells of a row that is there stay as they are."""
-
-    __slots__ = ()
-    kind = Operation.UPSERT_IGNORE
-
-
-class Update(WriteOperation):
-    """New values for the columns that are set; a row error if the key is absent."""
-
-    __slots__ = ()
-    kind = Operation.UPDATE
-
-
-class UpdateIgnore(WriteOperation):
-    """As Update; ignored if the key is absent, and so are cells of immutable columns."""
-
-    __slots__ = ()
-    kind = Operation.UPDATE_IGNORE
-
-
-class Delete(WriteOperation):
-    """No row of this key any more; a row error if it is absent."""
-
-    __slots__ = ()
-    kind = Operation.DELETE
-
-
-class DeleteIgnore(WriteOperation):
-    """As Delete; ignored if the key is absent."""
-
-    __slots__ = ()
-    kind = Operation.DELETE_IGNORE
-
-
 class RowOperations:
     """The part of a table that makes row operations; mixed into `Table`.
 
@@ -272,37 +214,40 @@ class RowOperations:
     def _row_target(self) -> RowTarget:
         return RowTarget(self._store)
 
-    def new_insert(self, record: Any = None) -> Insert:
+    def _new_operation(self, operation: Operation, record: Any) -> WriteOperation:
+        return WriteOperation(self._row_target, operation, record)
+
+    def new_insert(self, record: Any = None) -> WriteOperation:
         """Return an operation that adds a row."""
-        return Insert(self._row_target, record)
+        return self._new_operation(Operation.INSERT, record)
 
-    def new_insert_ignore(self, record: Any = None) -> InsertIgnore:
+    def new_insert_ignore(self, record: Any = None) -> WriteOperation:
         """Return an operation that adds a row unless its key is there."""
-        return InsertIgnore(self._row_target, record)
+        return self._new_operation(Operation.INSERT_IGNORE, record)
 
-    def new_upsert(self, record: Any = None) -> Upsert:
+    def new_upsert(self, record: Any = None) -> WriteOperation:
         """Return an operation that adds a row or sets the given columns of the one there."""
-        return Upsert(self._row_target, record)
+        return self._new_operation(Operation.UPSERT, record)
 
-    def new_upsert_ignore(self, record: Any = None) -> UpsertIgnore:
-        """Return an operation that does as `new_upsert`."""
-        return UpsertIgnore(self._row_target, record)
+    def new_upsert_ignore(self, record: Any = None) -> WriteOperation:
+        """Return an upsert that leaves immutable columns of a row that is there as they are."""
+        return self._new_operation(Operation.UPSERT_IGNORE, record)
 
-    def new_update(self, record: Any = None) -> Update:
+    def new_update(self, record: Any = None) -> WriteOperation:
         """Return an operation that sets the given columns of a row."""
-        return Update(self._row_target, record)
+        return self._new_operation(Operation.UPDATE, record)
 
-    def new_update_ignore(self, record: Any = None) -> UpdateIgnore:
+    def new_update_ignore(self, record: Any = None) -> WriteOperation:
         """Return an operation that sets the given columns of a row if its key is there."""
-        return UpdateIgnore(self._row_target, record)
+        return self._new_operation(Operation.UPDATE_IGNORE, record)
 
-    def new_delete(self, record: Any = None) -> Delete:
+    def new_delete(self, record: Any = None) -> WriteOperation:
         """Return an operation that deletes the row of a key."""
-        return Delete(self._row_target, record)
+        return self._new_operation(Operation.DELETE, record)
 
-    def new_delete_ignore(self, record: Any = None) -> DeleteIgnore:
+    def new_delete_ignore(self, record: Any = None) -> WriteOperation:
         """Return an operation that deletes the row of a key if it is there."""
-        return DeleteIgnore(self._row_target, record)
+        return self._new_operation(Operation.DELETE_IGNORE, record)
 
 
 class RowLayout:

@@ -16,8 +16,7 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from kudulite.chain.partition import HashDimension, PartitionSchema, RangeWithHashSchema
-from kudulite.client.scanner import BOUND_TYPES, EXCLUSIVE_BOUND, INCLUSIVE_BOUND, checked_choice
-from kudulite.errors import NotSupportedError, SchemaError
+from kudulite.errors import NotSupportedError, OptionError, SchemaError
 from kudulite.model.aliases import TypeParameters
 from kudulite.model.predicate_constraint import domain_successor, domain_value, literal_floor
 from kudulite.model.schema import (
@@ -31,6 +30,8 @@ from kudulite.model.types import ColumnType, parse_type
 from kudulite.model.types import decimal as decimal_type
 from kudulite.model.types import varchar as varchar_type
 from kudulite.model.values import canonical_value
+
+BOUND_TYPES = ("exclusive", "inclusive")
 
 
 class ColumnSpec:
@@ -351,8 +352,8 @@ class RangePartition:
         self,
         lower_bound: Any = None,
         upper_bound: Any = None,
-        lower_bound_type: str = INCLUSIVE_BOUND,
-        upper_bound_type: str = EXCLUSIVE_BOUND,
+        lower_bound_type: str = "inclusive",
+        upper_bound_type: str = "exclusive",
     ) -> None:
         self.bounds = lower_bound, upper_bound, lower_bound_type, upper_bound_type
         self.hash_dimensions: list[HashDimension] = []
@@ -432,8 +433,8 @@ class Partitioning:
         self,
         lower_bound: Any = None,
         upper_bound: Any = None,
-        lower_bound_type: str = INCLUSIVE_BOUND,
-        upper_bound_type: str = EXCLUSIVE_BOUND,
+        lower_bound_type: str = "inclusive",
+        upper_bound_type: str = "exclusive",
     ) -> Partitioning:
         """Add a range; a bound is a value, a tuple, or a dict by column, None is unbounded."""
         self._ranges.append((lower_bound, upper_bound, lower_bound_type, upper_bound_type))
@@ -540,8 +541,8 @@ def range_of(
     columns: Sequence[Column],
     lower: Any = None,
     upper: Any = None,
-    lower_type: str = INCLUSIVE_BOUND,
-    upper_type: str = EXCLUSIVE_BOUND,
+    lower_type: str = "inclusive",
+    upper_type: str = "exclusive",
 ) -> RangeWithHashSchema:
     """Return the half-open range over `columns` between two bounds as `add_range_partition` takes
     them. Raises SchemaError.
@@ -549,7 +550,9 @@ def range_of(
     names = [column.name for column in columns]
 
     def bound(given: Any, is_upper: bool, kind: str) -> tuple | None:
-        kind = checked_choice("range bound type", kind, BOUND_TYPES)
+        kind = kind.lower()
+        if kind not in BOUND_TYPES:
+            raise OptionError(f"range bound type {kind!r}; known: {', '.join(BOUND_TYPES)}")
         row = _bound_tuple(given, names)
         if row is None:
             return None
@@ -557,7 +560,7 @@ def range_of(
             raise SchemaError(f"range bound {row!r}; the range columns are {', '.join(names)}")
         pairs = zip(row, columns, strict=False)
         canonical = tuple(canonical_value(v, c.type, c.name) for v, c in pairs)
-        if (kind == INCLUSIVE_BOUND) != is_upper:
+        if (kind == "inclusive") != is_upper:
             return canonical
         # Its half-open twin begins or ends at the next value.
         if len(canonical) < len(columns):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
@@ -31,13 +31,11 @@ from kudulite.client.native_plan import (
 from kudulite.client.native_scan import Scan
 from kudulite.client.row_operations import RowOperations
 from kudulite.client.scan import Changes
-from kudulite.client.scanner import Scanner
 from kudulite.client.table_copy import copy_with_past, empty_copy
 from kudulite.client.table_names import move_table
 from kudulite.client.tokens import (
     ChangeToken,
     ScanToken,
-    ScanTokenBuilder,
     make_change_tokens,
     make_scan_tokens,
 )
@@ -72,6 +70,10 @@ from kudulite.upkeep.statistics import TableStatistics, live_row_count, table_st
 if TYPE_CHECKING:
     import duckdb
     import polars as pl
+
+
+# Methods that only tables of kudulite.kudu have, and what does the same here.
+_OF_KUDU_PYTHON = {"scanner": "scan", "scan_token_builder": "scan_tokens"}
 
 
 class Table(BatchOperations, RowOperations):
@@ -115,6 +117,16 @@ class Table(BatchOperations, RowOperations):
         It has the storage options that were given, so keep it as secret as these.
         """
         return _reopened, (self._store.storage.address, self.path)
+
+    if not TYPE_CHECKING:  # a type checker reports unknown names itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _OF_KUDU_PYTHON:
+                raise AttributeError(
+                    f"a kudulite table has no {name}, a method of kudu-python's tables; use"
+                    f" table.{_OF_KUDU_PYTHON[name]}(…), or open the table with kudulite.kudu"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # -- what it is
 
@@ -292,14 +304,6 @@ class Table(BatchOperations, RowOperations):
     def tablet_index(self, keys: Keys) -> pa.Array:
         """Return int32 per row of key columns: which tablet owns it, -1 where no range does."""
         return KeyLookup(self._store).tablet_index(keys)
-
-    def scanner(self) -> Scanner:
-        """Return a scanner to set up, open, and read row by row; see also `scan`."""
-        return Scanner(self._store)
-
-    def scan_token_builder(self) -> ScanTokenBuilder:
-        """Return a builder of scan tokens to set up; see also `scan_tokens`."""
-        return ScanTokenBuilder(self._store)
 
     def native_plan(
         self,

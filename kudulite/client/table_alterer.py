@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Any
 
 from kudulite.chain.partition import RangeWithHashSchema
-from kudulite.client.scanner import EXCLUSIVE_BOUND, INCLUSIVE_BOUND
 from kudulite.client.schema_builder import (
     ColumnSpec,
     RangePartition,
@@ -95,8 +94,8 @@ class TableAlterer:
         self,
         lower_bound: Any = None,
         upper_bound: Any = None,
-        lower_bound_type: str = INCLUSIVE_BOUND,
-        upper_bound_type: str = EXCLUSIVE_BOUND,
+        lower_bound_type: str = "inclusive",
+        upper_bound_type: str = "exclusive",
     ) -> TableAlterer:
         """Add an empty range; bounds are given as to `Partitioning.add_range_partition`."""
         given = (lower_bound, upper_bound, lower_bound_type, upper_bound_type)
@@ -114,8 +113,8 @@ class TableAlterer:
         self,
         lower_bound: Any = None,
         upper_bound: Any = None,
-        lower_bound_type: str = INCLUSIVE_BOUND,
-        upper_bound_type: str = EXCLUSIVE_BOUND,
+        lower_bound_type: str = "inclusive",
+        upper_bound_type: str = "exclusive",
     ) -> TableAlterer:
         """Drop a range by its exact bounds, with its rows; moments before still show them.
 

@@ -4,9 +4,8 @@
     ChangeToken    changes of a key range of some tablets, in one settled window
     RowSetToken    rows that a native plan leaves over: of rowsets, by position
 
-    builder = table.scan_token_builder().set_fault_tolerant()      or Table.scan_tokens(…)
-    for token in builder.build():                                  picklable
-        token.into_kudu_scanner().read_all_tuples()                in any process
+    for token in table.scan_tokens(…):      picklable
+        token.open()                        Arrow batches, in any process
 
 Scan and change tokens name tablets and key ranges, not files. They read the newest superblock of
 their tablets and expire only when the ancient history mark passes their oldest moment.
@@ -23,7 +22,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
@@ -31,12 +30,10 @@ import pyarrow as pa
 from kudulite.chain.manifest import Manifest, TabletEntry
 from kudulite.chain.partition import KeyBounds
 from kudulite.client.scan import change_batches, read_ahead, row_batches
-from kudulite.client.scanner import RowReader, ScanSettings
 from kudulite.client.table_names import replaced_table
-from kudulite.errors import ConflictError, OptionError, StorageError, UsageError
+from kudulite.errors import ConflictError, StorageError, UsageError
 from kudulite.model.condition import Condition
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.model.schema import Column
 from kudulite.model.types import parse_type
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
 from kudulite.storage.address import parse_address
@@ -207,31 +204,6 @@ class ScanToken(KeyRangeToken[ScanSpec]):
             passed += len(rows.keys)
         return None, passed
 
-    def into_kudu_scanner(self) -> TokenScanner:
-        """Return a scanner of the piece, in kudu-python's words."""
-        return TokenScanner(self)
-
-    def serialize(self) -> bytes:
-        """Do as `to_bytes`, in kudu-python's words."""
-        return self.to_bytes()
-
-
-class TokenScanner(RowReader):
-    """The rows of one token batch by batch; made by `ScanToken.into_kudu_scanner`."""
-
-    def __init__(self, token: ScanToken) -> None:
-        self._token = token
-
-    def _open_batches(self) -> Iterator[pa.RecordBatch]:
-        return self._token.open()
-
-    @cached_property
-    def _columns(self) -> Sequence[Column]:
-        return self._token._read().columns
-
-    def _projected(self) -> Sequence[Column]:
-        return self._columns
-
 
 @dataclass(frozen=True)
 class ChangeToken(KeyRangeToken[DiffSpec]):
@@ -393,22 +365,3 @@ def pack_tokens(tokens: Sequence[T], target_bytes: int) -> list[list[T]]:
         groups[-1].append(token)
         size += token.size_bytes
     return groups
-
-
-class ScanTokenBuilder(ScanSettings):
-    """Describes a scan and cuts it into tokens; made by `Table.scan_token_builder`."""
-
-    def __init__(self, store: TableStore) -> None:
-        super().__init__(store)
-        self._split_bytes: int | None = None
-
-    def set_split_size_bytes(self, split_size_bytes: int) -> Self:
-        """Cut tablets that are larger than this (on disk, of the columns read) by key range."""
-        if split_size_bytes <= 0:
-            raise OptionError(f"split size of {split_size_bytes} bytes is not above 0")
-        self._split_bytes = split_size_bytes
-        return self
-
-    def build(self) -> list[ScanToken]:
-        """Return the tokens, all of one moment; the builder may be used again."""
-        return make_scan_tokens(self._store, self._checked(), self._split_bytes)

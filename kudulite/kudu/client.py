@@ -28,6 +28,7 @@ from kudulite.chain.partition import PartitionSchema
 from kudulite.client import schema_builder, tokens
 from kudulite.client import table as engine_table
 from kudulite.client import table_alterer as engine_alterer
+from kudulite.client.row_operations import WriteOperation
 from kudulite.errors import TableExistsError, TableNotFoundError
 from kudulite.kudu.cells import choice
 from kudulite.kudu.errors import (
@@ -36,7 +37,7 @@ from kudulite.kudu.errors import (
     KuduNotFound,
     in_kudu_terms,
 )
-from kudulite.kudu.scans import (
+from kudulite.kudu.scanner import (
     CLOSEST_REPLICA,
     FIRST_REPLICA,
     LEADER_ONLY,
@@ -44,20 +45,17 @@ from kudulite.kudu.scans import (
     READ_LATEST,
     READ_YOUR_WRITES,
     Column,
-    Replica,
+    RowBatch,
     Scanner,
-    ScanToken,
-    ScanTokenBuilder,
-    Tablet,
-    TabletServer,
-    TokenScanner,
 )
 from kudulite.kudu.schema import ColumnSpec, PartialRow, Schema, SchemaBuilder, column_spec
+from kudulite.kudu.servers import Replica, Tablet, TabletServer
 from kudulite.kudu.sessions import (
     DEFAULT_LIMITS,
     FLUSH_AUTO_BACKGROUND,
     FLUSH_AUTO_SYNC,
     FLUSH_MANUAL,
+    OPERATIONS,
     Delete,
     DeleteIgnore,
     Insert,
@@ -70,9 +68,11 @@ from kudulite.kudu.sessions import (
     Upsert,
     UpsertIgnore,
 )
+from kudulite.kudu.tokens import ScanToken, ScanTokenBuilder, TokenScanner
 from kudulite.model.condition import Predicate
 from kudulite.model.schema import Column as EngineColumn
 from kudulite.model.schema import Schema as EngineSchema
+from kudulite.tablet.operation import Operation
 from kudulite.upkeep.alter import TableDraft
 
 CLIENT_SUPPORTS_DECIMAL = True
@@ -110,6 +110,7 @@ __all__ = [
     "Predicate",
     "RangePartition",
     "Replica",
+    "RowBatch",
     "ScanToken",
     "ScanTokenBuilder",
     "Scanner",
@@ -343,37 +344,8 @@ class Table(engine_table.Table):
         """Return a builder of scan tokens to set up."""
         return ScanTokenBuilder(self)
 
-    def new_insert(self, record: Any = None) -> Insert:
-        """Return an operation that adds a row."""
-        return Insert(self, record)
-
-    def new_insert_ignore(self, record: Any = None) -> InsertIgnore:
-        """Return an operation that adds a row unless its key is there."""
-        return InsertIgnore(self, record)
-
-    def new_upsert(self, record: Any = None) -> Upsert:
-        """Return an operation that adds a row, or sets the given columns of the one there."""
-        return Upsert(self, record)
-
-    def new_upsert_ignore(self, record: Any = None) -> UpsertIgnore:
-        """Return an Upsert that ignores immutable columns of a row that is there."""
-        return UpsertIgnore(self, record)
-
-    def new_update(self, record: Any = None) -> Update:
-        """Return an operation that sets the given columns of a row."""
-        return Update(self, record)
-
-    def new_update_ignore(self, record: Any = None) -> UpdateIgnore:
-        """Return an operation that sets the given columns of a row if its key is there."""
-        return UpdateIgnore(self, record)
-
-    def new_delete(self, record: Any = None) -> Delete:
-        """Return an operation that deletes the row of a key."""
-        return Delete(self, record)
-
-    def new_delete_ignore(self, record: Any = None) -> DeleteIgnore:
-        """Return an operation that deletes the row of a key if it is there."""
-        return DeleteIgnore(self, record)
+    def _new_operation(self, operation: Operation, record: Any) -> WriteOperation:
+        return OPERATIONS[operation](self, record)
 
 
 def _opened(root: Path, name: str) -> Table:
@@ -586,6 +558,6 @@ class Client(engine_client.Client):
         """Return a scanner of `ScanToken.serialize`'s bytes; only from a process that you trust."""
         return TokenScanner(tokens.ScanToken.from_bytes(serialized_token))
 
-    def new_table_alterer(self, table: Table) -> TableAlterer:  # type: ignore[override]
+    def new_table_alterer(self, table: engine_table.Table) -> TableAlterer:
         """Return an alterer of the table."""
-        return TableAlterer(table)
+        return TableAlterer(Table(table, self))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from kudulite.client import mutation_buffer, row_operations
 from kudulite.client import session as engine
@@ -84,6 +84,7 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+KindOfNumber = TypeVar("KindOfNumber", int, float)
 
 
 class _Operation(row_operations.WriteOperation):
@@ -91,8 +92,10 @@ class _Operation(row_operations.WriteOperation):
 
     __slots__ = ("_limits",)
 
+    kind: ClassVar[Operation]
+
     def __init__(self, table: Table, record: Any = None) -> None:
-        super().__init__(table._row_target)
+        super().__init__(table._row_target, self.kind)
         self._limits: Limits = table.parent.limits  # type: ignore[attr-defined]
         if record:
             for key, value in _cells(record):
@@ -128,59 +131,77 @@ def _cells(record: Any) -> Iterable[tuple[Any, Any]]:
 
 
 @in_kudu_terms
-class Insert(_Operation, row_operations.Insert):
+class Insert(_Operation):
     """A new row."""
 
     __slots__ = ()
+    kind = Operation.INSERT
 
 
 @in_kudu_terms
-class InsertIgnore(_Operation, row_operations.InsertIgnore):
+class InsertIgnore(_Operation):
     """A new row; ignored if the key is there."""
 
     __slots__ = ()
+    kind = Operation.INSERT_IGNORE
 
 
 @in_kudu_terms
-class Upsert(_Operation, row_operations.Upsert):
+class Upsert(_Operation):
     """A new row, or new values for the columns that are set."""
 
     __slots__ = ()
+    kind = Operation.UPSERT
 
 
 @in_kudu_terms
-class UpsertIgnore(_Operation, row_operations.UpsertIgnore):
+class UpsertIgnore(_Operation):
     """An Upsert that leaves immutable columns of a row that is there as they are."""
 
     __slots__ = ()
+    kind = Operation.UPSERT_IGNORE
 
 
 @in_kudu_terms
-class Update(_Operation, row_operations.Update):
+class Update(_Operation):
     """New values for the columns that are set."""
 
     __slots__ = ()
+    kind = Operation.UPDATE
 
 
 @in_kudu_terms
-class UpdateIgnore(_Operation, row_operations.UpdateIgnore):
+class UpdateIgnore(_Operation):
     """An Update that is ignored if the key is absent."""
 
     __slots__ = ()
+    kind = Operation.UPDATE_IGNORE
 
 
 @in_kudu_terms
-class Delete(_Operation, row_operations.Delete):
+class Delete(_Operation):
     """No row of this key any more."""
 
     __slots__ = ()
+    kind = Operation.DELETE
 
 
 @in_kudu_terms
-class DeleteIgnore(_Operation, row_operations.DeleteIgnore):
+class DeleteIgnore(_Operation):
     """A Delete that is ignored if the key is absent."""
 
     __slots__ = ()
+    kind = Operation.DELETE_IGNORE
+
+
+# The class of each operation.
+OPERATIONS: dict[Operation, type[_Operation]] = {
+    made.kind: made
+    for made in (
+        *(Insert, InsertIgnore, Upsert, UpsertIgnore),
+        *(Update, UpdateIgnore, Delete, DeleteIgnore),
+    )
+}
 
 
 class KuduError(mutation_buffer.PendingError):
@@ -222,7 +243,7 @@ class Session(engine.Session):
         """Set how many bytes of operations may wait. Raises OverflowError for a negative size."""
         super().set_mutation_buffer_space(_unsigned(size_bytes, "size_t"))
 
-    def set_mutation_buffer_flush_interval(self, millis: int) -> None:  # type: ignore[override]
+    def set_mutation_buffer_flush_interval(self, millis: float) -> None:
         """Set how long an operation may wait in the background. Raises OverflowError."""
         super().set_mutation_buffer_flush_interval(_unsigned(millis, "unsigned int"))
 
@@ -237,8 +258,8 @@ class Session(engine.Session):
             raise KuduInvalidArgument(f"{percent}: watermark must be between 0 and 100 inclusive")
         super().set_mutation_buffer_flush_watermark(watermark_pct)
 
-    def get_pending_errors(self) -> tuple[list[KuduError], bool]:  # type: ignore[override]
-        """Return the errors since the last call, and whether there were more."""
+    def get_pending_errors(self) -> tuple[list[mutation_buffer.PendingError], bool]:
+        """Return the errors since the last call, as KuduErrors, and whether there were more."""
         errors, has_overflowed = super().get_pending_errors()
         return [KuduError(e.operation, e.reason, e.error) for e in errors], has_overflowed
 
@@ -267,7 +288,7 @@ def _leaves_cells(operation: row_operations.WriteOperation) -> bool:
     return any(not column.mutable and column.name in operation.values for column in columns)
 
 
-def _unsigned(value: int, c_type: str) -> int:
+def _unsigned(value: KindOfNumber, c_type: str) -> KindOfNumber:
     if isinstance(value, int) and value < 0:
         raise OverflowError(f"can't convert negative value to {c_type}")
     return value

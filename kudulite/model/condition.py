@@ -272,23 +272,27 @@ class ColumnExpression:
     def __hash__(self) -> int:
         return hash(self.name)
 
+    def _value(self, value: Any) -> Any:
+        """Return what the column is compared with; a subclass may convert what was given."""
+        return value
+
     def __eq__(self, value: Any) -> Predicate:  # type: ignore[override]
-        return _compared(self.name, "=", value)
+        return _compared(self.name, "=", self._value(value))
 
     def __ne__(self, value: Any) -> Predicate:  # type: ignore[override]
-        return _compared(self.name, "!=", value)
+        return _compared(self.name, "!=", self._value(value))
 
     def __lt__(self, value: Any) -> Predicate:
-        return Predicate(self.name, "<", value)
+        return Predicate(self.name, "<", self._value(value))
 
     def __le__(self, value: Any) -> Predicate:
-        return Predicate(self.name, "<=", value)
+        return Predicate(self.name, "<=", self._value(value))
 
     def __gt__(self, value: Any) -> Predicate:
-        return Predicate(self.name, ">", value)
+        return Predicate(self.name, ">", self._value(value))
 
     def __ge__(self, value: Any) -> Predicate:
-        return Predicate(self.name, ">=", value)
+        return Predicate(self.name, ">=", self._value(value))
 
     def _refuse(self, *_: object) -> NoReturn:
         """Refuse `table["a"] == 1 & table["b"] == 2`, which Python reads as `1 & table["b"]`."""

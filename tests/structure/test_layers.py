@@ -55,7 +55,7 @@ USERS = ("kudulite_spark", "pyspark_kudulite", "examples")
 CORE_DEPENDENCIES = {"mmh3", "numpy", "pyarrow", "sortedcontainers", "sqlglot"}
 ALLOWED_DEPENDENCIES = {
     "kudulite": CORE_DEPENDENCIES,
-    "kudulite.kudu.scans": CORE_DEPENDENCIES | {"pandas"},
+    "kudulite.kudu.scanner": CORE_DEPENDENCIES | {"pandas"},
     "kudulite.client.pandas_frames": CORE_DEPENDENCIES | {"pandas"},
     "kudulite.client.native_scan": CORE_DEPENDENCIES | {"duckdb", "polars"},
     "kudulite.client.table": CORE_DEPENDENCIES | {"duckdb", "polars"},  # in signatures only

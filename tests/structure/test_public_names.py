@@ -1,6 +1,7 @@
 """`kudulite.__all__` is the list of what users may rely on: it is sorted, and it is the truth."""
 
 import ast
+import builtins
 import importlib
 import inspect
 import re
@@ -44,16 +45,35 @@ def sort_key(name: str) -> tuple[int, list[tuple[int, str]]]:
     return kind, [(int(digits or 0), letters) for digits, letters in parts]
 
 
-@pytest.mark.parametrize("name", ["kudulite", "kudulite.client", "kudulite.kudu", "kudulite_spark"])
+@pytest.mark.parametrize("name", ["kudulite", "kudulite.kudu", "kudulite_spark"])
 def test_all_names_are_listed_and_sorted(name):
     """Everything that is not in `__all__` may change without notice."""
     assert name_problems(importlib.import_module(name)) == []
 
 
-def test_the_client_passes_public_names_on():
-    """Each name of `kudulite.client` is the same object as in `kudulite`."""
-    package, layer = (importlib.import_module(name) for name in ("kudulite", "kudulite.client"))
-    assert {n for n in layer.__all__ if getattr(package, n, None) is not getattr(layer, n)} == set()
+def test_no_name_shadows_a_builtin():
+    """`from kudulite import *` leaves `bool` and `float` alone."""
+    assert set(kudu.__all__) & set(dir(builtins)) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("bool", "use kudulite.bool_, or import"),
+        ("KuduError", "use kudulite.PendingError"),
+        ("UpsertIgnore", r"use table\.new_upsert_ignore\(…\)"),
+        ("Scanner", r"use table\.scan\(…\)"),
+        ("READ_AT_SNAPSHOT", "use the text of the choice, such as 'snapshot'"),
+        ("LEADER_ONLY", "use the text of the choice"),
+    ],
+)
+def test_a_name_of_kudu_python_says_what_to_type(name, instead):
+    """`kudulite.kudu` has each of them; a name that nobody has is an error as of any module."""
+    with pytest.raises(AttributeError, match=f"kudulite has no {name}, .*{instead}"):
+        getattr(kudu, name)
+    assert hasattr(importlib.import_module("kudulite.kudu"), name)
+    with pytest.raises(AttributeError, match="^module 'kudulite' has no attribute 'Scannner'$"):
+        kudu.Scannner  # noqa: B018
 
 
 def test_the_connector_has_a_type_for_each_name():

@@ -11,6 +11,8 @@ from kudulite.backups.backup_job import backup
 from kudulite.backups.restore_job import restore
 from kudulite.chain.manifest import Manifest
 from kudulite.errors import ConflictError, RowError, SchemaError
+from kudulite.kudu.scanner import Scanner
+from kudulite.kudu.tokens import ScanTokenBuilder
 from kudulite.storage.names import version_name
 from tests.support.machines.id_machine import ID, arrow, create, rows_of
 from tests.support.tables.core_tables import CoreTables, altered
@@ -86,7 +88,7 @@ def test_rows_are_numbered_from_1_in_each_tablet(core):
         session.apply(table.new_insert({"k": 1, "v": number}))
     session.flush()
     table.insert([{"k": 2, "v": 0}, {"k": 2, "v": 1}])
-    tuples = table.scanner().add_predicate(table["k"] == 1).open().read_all_tuples()
+    tuples = Scanner(table).add_predicate(table["k"] == 1).open().read_all_tuples()
     assert [(row[1], row[2]) for row in tuples] == [(n + 1, n) for n in range(10)]
     numbers = table.tablet_index([{"k": 1}, {"k": 2}]).to_pylist()
     first = 11 if numbers[0] == numbers[1] else 1
@@ -100,13 +102,11 @@ def test_a_scan_shows_the_column_unless_others_are_asked_for(table):
     assert table.scan(["k", "v"]).to_pylist() == [{"k": 1, "v": 5}]
     assert table.scan([ID], where=table[ID] == 1).to_pylist() == [{ID: 1}]
     for columns, expected in ((None, ["k", ID, "v"]), (["k"], ["k"]), ([ID], [ID])):
-        builder = table.scan_token_builder()
+        builder = ScanTokenBuilder(table)
         if columns is not None:
             builder.set_projected_column_names(columns)
         (token,) = builder.build()
-        client = kudu.connect(table.path.parent)
-        scanner = client.deserialize_token_into_scanner(token.serialize())
-        assert scanner.get_projection_schema().names == expected
+        assert token.into_kudu_scanner().get_projection_schema().names == expected
 
 
 def test_who_may_give_an_id(table):

@@ -9,6 +9,8 @@ import pytest
 import kudulite as kudu
 from kudulite.backups.backup_job import begin_backup
 from kudulite.backups.restore_job import begin_restore
+from kudulite.kudu.scanner import Scanner
+from kudulite.kudu.tokens import ScanTokenBuilder
 from tests.support.tables.core_tables import environment
 
 
@@ -38,7 +40,7 @@ def public_objects(folder: Path) -> list[Any]:
         session.flush()
     start, write = table.current_timestamp(), table.new_bulk_write("upsert")
     table.upsert([{"k": 1, "v": "c"}])
-    scanner = table.scanner().add_predicate(table["v"] == "c")
+    scanner = Scanner(table).add_predicate(table["v"] == "c")
     alterer = client.new_table_alterer(table)
     alterer.add_column("w", kudu.int8)
     limits = kudu.NativeLimits(excluded_fraction_max=1, handed_bytes_max=0, decoded_bytes_max=0)
@@ -62,21 +64,16 @@ def public_objects(folder: Path) -> list[Any]:
         write,
         write.stage([], 0),
     ]
-    objects += [
-        table.scan(),
-        table.changes(start),
-        scanner.open(),
-        scanner,
-        scanner.next_batch(),
-    ]
+    objects += [table.scan(), table.changes(start), scanner.open(), scanner, scanner.next_batch()]
     objects += [
         *table.scan_tokens(),
         *table.change_tokens(start),
-        table.scan_token_builder(),
+        ScanTokenBuilder(table),
         kudu.ReadRequest.of(["v"], table["k"] < 50),
         alterer,
     ]
-    objects += [table.scan_tokens()[0].into_kudu_scanner(), scanner.get_projection_schema()]
+    token_scanner = ScanTokenBuilder(table).build()[0].into_kudu_scanner()
+    objects += [token_scanner, scanner.get_projection_schema()]
     objects += [plan, *plan.files, *plan.conditions, *plan.tokens]
     objects += table.native_plan(where="k < 5 OR v = 'c'").conditions
     objects += [column for file in plan.files for column in file.columns]
@@ -135,7 +132,7 @@ def test_what_reprs_say(tmp_path: Path):
     assert repr(value) == """string "a ""b""\" DEFAULT 'x' ENCODING plain COMPRESSION zstd"""
     assert repr(table.schema) == f"Schema({key!r}, {value!r}, PRIMARY KEY (id))"
     assert repr(table.scan(columns=["id"])) == "<kudulite Scan: id int64>"
-    scanner = table.scanner().set_projected_column_names(["id"]).add_predicate(table["id"] > 1)
+    scanner = Scanner(table).set_projected_column_names(["id"]).add_predicate(table["id"] > 1)
     assert repr(scanner) == "<kudulite Scanner of table 't': id where id > 1>"
     assert repr(scanner.open()) == repr(scanner)
     alterer = client.new_table_alterer(table).rename("u")

@@ -10,6 +10,7 @@ import kudulite as kudu
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, NotSupportedError
+from kudulite.kudu.scanner import Scanner
 from kudulite.model.types import ColumnType, is_widened, parse_type, widened
 from tests.support.tables.core_tables import CoreTables, stored
 from tests.support.tables.readings import every_reading, rows_of_tokens
@@ -118,7 +119,7 @@ def test_scans_that_were_planned_before_keep_their_type(old, new, narrow, wide, 
     where = [table["v"].is_not_null(), table["k"] >= 0]
     scans = [table.scan(), table.scan(ordered=True), table.scan(where=where)]
     tokens = [table.scan_tokens(), table.scan_tokens(ordered=True)]
-    scanner = table.scanner().set_snapshot(table.current_timestamp())
+    scanner = Scanner(table).set_snapshot(table.current_timestamp())
     between = table.current_timestamp()
     table.update([{"k": k, "v": narrow[(k + 1) % len(narrow)]} for k in range(8)])
     changes = [table.changes(between, images="both"), table.changes(between, where=table["k"] < 4)]
@@ -143,7 +144,7 @@ def test_scans_that_were_planned_before_keep_their_type(old, new, narrow, wide, 
         batches = [batch for token in part for batch in token.open()]
         assert {batch.schema.field("v").type for batch in batches} == {kind}
         assert sorted(row["k"] for row in rows_of_tokens(part)) == [k for k, *_ in expected]
-        assert str(part[0].into_kudu_scanner()._projected()[1].type) == old
+        assert str(part[0]._read().columns[1].type) == old
     assert sorted(scanner.open().read_all_tuples()) == expected
     for change, rows in zip(changes, told, strict=True):
         assert change.to_arrow().schema.field("v").type == kind

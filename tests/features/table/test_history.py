@@ -9,6 +9,9 @@ import pytest
 from kudulite.chain.manifest import Manifest, Origin
 from kudulite.client.table import Table
 from kudulite.errors import TimestampError
+from kudulite.kudu.errors import KuduInvalidArgument
+from kudulite.kudu.scanner import Scanner
+from kudulite.kudu.tokens import TokenScanner
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.table.snapshot import ancient_history_mark, is_mark_still_valid, tablet_at
 from kudulite.table.table_store import TableStore
@@ -86,14 +89,14 @@ def readings(table: Table, at: int) -> dict[str, Callable[[], object]]:
     """Every way of reading, planned now and run later."""
     scan, ordered = table.scan(at=at), table.scan(at=at, ordered=True)
     tokens = table.scan_tokens(at=at)
-    scanner = table.scanner().set_snapshot(at)
+    scanner = Scanner(table).set_snapshot(at)
     return {
         "scan": scan.to_arrow,
         "where": table.scan(where=table["v"] == 0, at=at).to_arrow,
         "ordered": ordered.to_arrow,
         "count": scan.count,
         "tokens": lambda: [list(token.open()) for token in tokens],
-        "token_scanner": lambda: [t.into_kudu_scanner().read_all_tuples() for t in tokens],
+        "token_scanner": lambda: [TokenScanner(t).read_all_tuples() for t in tokens],
         "scanner": lambda: scanner.open().read_all_tuples(),
         "get": lambda: table.get(3, at=at),
         "get_many": lambda: table.get_many([3, 4], at=at),
@@ -111,7 +114,8 @@ def test_what_was_collected_after_the_plan_is_refused(name: str, table: Table, c
     later = table.insert([{"k": 101, "v": 0}]).timestamp
     read = {at: readings(table, at)[name] for at in (moment, later)}
     publish(TableStore(table.path, environment(clock=clock)), history_start=later)
-    with pytest.raises(TimestampError, match="table 't': snapshot .* is before the ancient hist"):
+    kind = KuduInvalidArgument if "scanner" in name else TimestampError
+    with pytest.raises(kind, match="table 't': snapshot .* is before the ancient hist"):
         read[moment]()
     read[later]()
 

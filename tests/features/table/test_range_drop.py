@@ -17,6 +17,7 @@ from kudulite.chain.partition import RangeWithHashSchema
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, RowError, SchemaError, TimestampError
+from kudulite.kudu.scanner import Scanner
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_log import Turn
@@ -130,7 +131,7 @@ def test_scans_that_were_planned_before_a_drop_keep_their_moment(client: Client)
     expected = stored(table)[:]
     scans = [table.scan(), table.scan(ordered=True), table.scan(at=table.current_timestamp())]
     some, tokens = table.scan(where=where), table.scan_tokens()
-    scanner = table.scanner()
+    scanner = Scanner(table)
     scanner.set_snapshot(table.current_timestamp())
     alter(table, ("drop", 0, 50), ("add", 0, 50))
     table.insert([{"a": 9, "b": 9, "v": 9}])

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from kudulite import Column, ColumnExpression, NativeFile, NativeLimits, NativePlan
 from kudulite.client.table import Table
+from kudulite.kudu.scanner import Scanner
 from tests.support.tiers import by_tier
 
 # All the ways a plan may take: rows handed over, tokens for changed rows, tokens for whole rowsets.
@@ -100,7 +101,7 @@ def every_reading(table: Table, at: Any = None) -> list[dict]:
     assert in_key_order(rows_of_tokens(table.scan_tokens(at=at, split_size_bytes=1))) == rows
     for found in native_readings(table, at, LIMITS[: 2 * PLAN_WAYS : 2]):
         assert in_key_order(found) == rows
-    scanner = table.scanner()
+    scanner = Scanner(table)
     if at is not None:
         scanner.set_snapshot(at)
     assert sorted(scanner.open().read_all_tuples(), key=str) == sorted(

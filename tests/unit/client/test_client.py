@@ -12,6 +12,7 @@ import pytest
 import kudulite
 from kudulite.client.client import Client
 from kudulite.errors import (
+    ColumnNotFoundError,
     ConflictError,
     KuduliteError,
     LockTimeoutError,
@@ -262,10 +263,44 @@ def test_parameters_have_the_names_of_kudu_python(core: CoreTables):
     session.set_mutation_buffer_flush_watermark(watermark_pct=0.3)
     session.apply(op=table.new_insert(record={"k": 1, "v": "a"}))
     session.flush()
-    scanner = table.scanner().add_predicate(pred=table["k"] == 1)
-    assert scanner.add_predicates(preds=[table["v"] == "a"]).read_all_tuples() == [(1, "a")]
+    assert table.scan(where=table["k"] == 1).to_pylist() == [{"k": 1, "v": "a"}]
     copied = client.schema_builder().copy_column(colschema=table.schema["v"])
     assert copied.build().equals(table.schema["v"])
     with pytest.raises(OptionError, match="'name' of create_table.* it is called table_name"):
         client.create_table("t", table.schema, name="t")
     client.delete_table(table_name="t")
+
+
+def test_a_method_of_kudu_pythons_tables_says_what_to_use(core: CoreTables):
+    """Any other name is an error as of any object."""
+    table = core.client().create_table("t", pa.schema([("k", pa.int64())]), primary_key="k")
+    with pytest.raises(AttributeError, match=r"no scanner, .*use table\.scan\(…\), or open"):
+        table.scanner()
+    with pytest.raises(AttributeError, match=r"use table\.scan_tokens\(…\)"):
+        table.scan_token_builder()
+    with pytest.raises(AttributeError, match="^'Table' object has no attribute 'scannner'$"):
+        table.scannner()
+    assert not hasattr(table, "scanner")
+
+
+def test_a_column_that_is_not_there_is_a_key_or_index_error(core: CoreTables):
+    """Whichever a program catches; the text stands without quotes."""
+    schema = pa.schema([("k1", pa.int32()), ("k2", pa.string()), ("v", pa.int64())])
+    table = core.client().create_table("t", schema, primary_key=["k1", "k2"])
+    for key, kind in (("x", KeyError), (4, IndexError), ("x", kudulite.KuduNotFound)):
+        with pytest.raises(kind, match=r"^table 't' has no column .*; its columns are k1, k2, v"):
+            table[key]
+    with pytest.raises(ColumnNotFoundError):
+        table.schema.new_row({"x": 1})
+
+
+def test_a_table_has_an_id_and_a_number_of_columns(core: CoreTables):
+    """A table that is created again under its name has another id."""
+    client = core.client()
+    schema = pa.schema([("k", pa.int64())])
+    first = client.create_table("a", schema, primary_key="k").id
+    client.delete_table("a")
+    again = client.create_table("a", schema, primary_key="k")
+    assert (again.id != first, again.num_columns) == (True, 1)
+    client.create_table("bc", schema, primary_key="k")
+    assert client.list_tables("c") == ["bc"]

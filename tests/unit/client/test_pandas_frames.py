@@ -11,6 +11,7 @@ import pytest
 from kudulite.client.pandas_frames import BACKENDS
 from kudulite.client.table import Table
 from kudulite.errors import OptionError, RowError, SchemaError
+from kudulite.kudu.scanner import Scanner
 from tests.support.tables.core_tables import CoreTables
 
 BIG = 2**53 + 1
@@ -93,7 +94,7 @@ def test_every_result_has_such_a_frame(table: Table):
     """Scans, changes with the row before, scanners, and none or all of the columns in question."""
     scan = table.scan(["int64", "int64s"], ordered=True)
     assert scan.to_pandas()["int64"].tolist() == [BIG, pd.NA, -(2**63)]
-    assert table.scanner().to_pandas()["int64"].dtype == "Int64"
+    assert Scanner(table).to_pandas()["int64"].dtype == "Int64"
     assert table.scan(()).to_pandas().shape == (3, 0)
     assert table.scan(where="id > 9").to_pandas().shape == (0, len(COLUMNS) + 1)
     start = table.current_timestamp()

@@ -171,7 +171,7 @@ def test_a_range_that_is_added_takes_rows(client: Client):
     table = client.table("t")
     before, tokens = table.current_timestamp(), table.scan_tokens()
     alterer = client.new_table_alterer(table)
-    alterer.add_range_partition({"b": 150}, {"b": 160}, upper_bound_type=kudu.INCLUSIVE_BOUND)
+    alterer.add_range_partition({"b": 150}, {"b": 160}, upper_bound_type="inclusive")
     alterer.add_range_partition(upper_bound=0)
     table = alterer.alter()
     assert [table.partition_schema.describe_range(i) for i in range(4)] == [

@@ -376,6 +376,23 @@ def test_immutable_cells_keep_the_values_of_inserts(client: kudu.Client):
     assert rows(table) == [(1, "a", "h"), (2, None, "f"), (3, "g", None)]
 
 
+def test_a_table_makes_an_operation_of_each_class(client):
+    """As each class makes it from a table and a record."""
+    table = client.create_table("t", _schema_of_one_key(), Partitioning())
+    for kind in (kudu.Insert, kudu.Upsert, kudu.Update, kudu.Delete):
+        name = f"new_{kind.__name__.lower()}"
+        ignored = getattr(kudu, f"{kind.__name__}Ignore")
+        assert type(getattr(table, name)((1,))) is kind
+        assert type(getattr(table, f"{name}_ignore")((1,))) is ignored
+        assert str(kind(table, (1,))) == str(getattr(table, name)((1,)))
+
+
+def _schema_of_one_key() -> kudu.Schema:
+    builder = kudu.schema_builder()
+    builder.add_column("k", kudu.int32, nullable=False).primary_key()
+    return builder.build()
+
+
 def test_an_operation_is_applied_once(client: kudu.Client, table: kudu.Table):
     """And fixed from then on."""
     session = client.new_session()

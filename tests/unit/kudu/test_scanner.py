@@ -1,14 +1,12 @@
-"""Scanners in kudu-python's words: settings, batches, and moments."""
+"""Scanners: settings, batches, and moments."""
 
 import datetime
 from decimal import Decimal
 
-import pyarrow as pa
 import pytest
 
-import kudulite as kudu
-from kudulite.client.table import Table
-from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError, UsageError
+import kudulite.kudu as kudu
+from kudulite.kudu.client import Partitioning
 from tests.support.tables.core_tables import CoreTables
 
 UTC = datetime.UTC
@@ -16,7 +14,7 @@ T0 = datetime.datetime(2016, 10, 30, 10, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def table(core: CoreTables) -> Table:
+def table(core: CoreTables) -> kudu.Table:
     """100 rows (k1, k2, v, t) in 3 tablets; v is null in odd rows."""
     builder = kudu.schema_builder()
     builder.add_column("k1", kudu.int32, nullable=False)
@@ -24,8 +22,8 @@ def table(core: CoreTables) -> Table:
     builder.add_column("v", kudu.decimal, precision=6, scale=2)
     builder.add_column("t", kudu.unixtime_micros)
     builder.set_primary_keys(["k1", "k2"])
-    part = kudu.Partitioning().add_hash_partitions("k1", 3)
-    table = core.client().create_table("t", builder.build(), part)
+    part = Partitioning().add_hash_partitions("k1", 3)
+    table = kudu.connect(core.root / "root").create_table("t", builder.build(), part)
     table.insert([dict(zip(("k1", "k2", "v", "t"), row(i), strict=True)) for i in range(100)])
     return table
 
@@ -35,7 +33,7 @@ def row(i: int) -> tuple:
     return i // 2, "ab"[i % 2], None if i % 2 else Decimal(i).quantize(Decimal("1.00")), T0
 
 
-def test_rows_are_tuples_of_canonical_values(table: Table):
+def test_rows_are_tuples_of_canonical_values(table: kudu.Table):
     """As `get` gives them, in the order of the schema; opening is optional and may be repeated."""
     assert sorted(table.scanner().open().open().read_all_tuples()) == [row(i) for i in range(100)]
     scanner = table.scanner().set_fault_tolerant()
@@ -43,7 +41,7 @@ def test_rows_are_tuples_of_canonical_values(table: Table):
     assert scanner.read_all_tuples() == []
 
 
-def test_predicates_are_met_together_and_used_again(table: Table):
+def test_predicates_are_met_together_and_used_again(table: kudu.Table):
     """Comparisons, IN, and the null tests; `table[number]` is a column too."""
     predicates = [table["k1"] > 9, table[0] < 25, table["v"].is_not_null()]
     for _ in range(2):
@@ -57,7 +55,7 @@ def test_predicates_are_met_together_and_used_again(table: Table):
     assert found.read_all_tuples() == [row(7)]
 
 
-def test_a_projection_is_by_name_or_number(table: Table):
+def test_a_projection_is_by_name_or_number(table: kudu.Table):
     """Its columns can be copied into a new schema; no column at all gives empty tuples."""
     scanner = table.scanner().set_projected_column_indexes([2, 0]).set_fault_tolerant().set_limit(3)
     assert scanner.get_projection_schema().names == ["v", "k1"]
@@ -66,13 +64,13 @@ def test_a_projection_is_by_name_or_number(table: Table):
     for column in sorted(scanner.get_projection_schema(), key=lambda column: column.nullable):
         builder.copy_column(column)
     builder.set_primary_keys(["k1"])
-    assert [str(c.type) for c in builder.build()] == ["int32", "decimal(6, 2)"]
-    assert scanner.get_projection_schema()["k1"] == scanner.get_projection_schema().at(-1)
+    assert [str(c.column.type) for c in builder.build()] == ["int32", "decimal(6, 2)"]
+    assert scanner.get_projection_schema()["k1"].equals(scanner.get_projection_schema()[1])
     assert table.scanner().set_projected_column_names("k2").read_all_tuples()[0] in [("a",), ("b",)]
     assert table.scanner().set_projected_column_names([]).read_all_tuples() == [()] * 100
 
 
-def test_bounds_are_prefixes_of_the_key(table: Table):
+def test_bounds_are_prefixes_of_the_key(table: kudu.Table):
     """Lower inclusive, upper exclusive; the tightest of several holds; an empty one is none."""
     scanner = table.scanner().set_fault_tolerant()
     lower, upper = scanner.new_bound(), scanner.new_bound()
@@ -81,13 +79,13 @@ def test_bounds_are_prefixes_of_the_key(table: Table):
     scanner.add_lower_bound(lower).add_exclusive_upper_bound(upper)
     scanner.add_lower_bound((5,)).add_upper_bound({"k1": 40}).add_lower_bound(scanner.new_bound())
     assert scanner.read_all_tuples() == [row(i) for i in range(20, 41)]
-    with pytest.raises(SchemaError, match=r"a bound has the columns k2; expected the primary key"):
+    with pytest.raises(ValueError, match=r"a bound has the columns k2; expected the primary key"):
         table.scanner().add_lower_bound({"k2": "a"})
-    with pytest.raises(SchemaError, match=r"column 'k1': 'x' is no int32"):
+    with pytest.raises(TypeError, match=r"an integer is required, got str"):
         table.scanner().new_bound()["k1"] = "x"
 
 
-def test_batches_are_small_and_never_empty(table: Table):
+def test_batches_are_small_and_never_empty(table: kudu.Table):
     """`has_more_rows` is exact, and after the last batch comes StopIteration."""
     scanner = table.scanner().set_fault_tolerant().set_batch_size_bytes(300).open()
     sizes, rows = [], []
@@ -106,7 +104,7 @@ def test_batches_are_small_and_never_empty(table: Table):
     assert [len(batch) for batch in many] == [1] * 100
 
 
-def test_a_snapshot_is_read_as_it_was(table: Table):
+def test_a_snapshot_is_read_as_it_was(table: kudu.Table):
     """HybridTime, datetime, text in a format; the default is the moment of `open`."""
     before = table.current_timestamp()
     table.delete([{"k1": 0, "k2": "a"}])
@@ -133,7 +131,7 @@ def kudu_time(timestamp: int) -> datetime.datetime:
     return datetime.datetime.fromtimestamp((timestamp >> 12) / 1e6, UTC)
 
 
-def test_pandas_has_the_scans_types(table: Table):
+def test_pandas_has_the_scans_types(table: kudu.Table):
     """With an index of the caller's choice; decimals as floats when asked."""
     frame = table.scanner().set_fault_tolerant().to_pandas(index="k1", coerce_float=True)
     assert (frame.index.name, list(frame.columns), len(frame)) == ("k1", ["k2", "v", "t"], 100)
@@ -145,15 +143,17 @@ def test_pandas_has_the_scans_types(table: Table):
 WRONG = [
     (lambda t: t.scanner().set_projected_column_names(["k1", "x"]), "no column 'x'; columns: k1,"),
     (lambda t: t.scanner().set_projected_column_indexes([4]), "no column 4; columns: k1,"),
-    (lambda t: t.scanner().add_predicate(t["k2"] >= 1), "table 't': predicate on column 'k2': 1"),
-    (lambda t: t.scanner().add_predicate(t["k2"] >= None), "use is_null"),
+    (
+        lambda t: t.scanner().add_predicate(("k2", ">=", 1)),
+        "table 't': predicate on column 'k2': 1",
+    ),
+    (lambda t: t.scanner().add_predicate(("k2", ">=", None)), "use is_null"),
     (lambda t: t.scanner().set_limit(0), "limit 0 of a scan is not above 0"),
     (lambda t: t.scanner().set_batch_size_bytes(-1), "-1 bytes is below 0"),
-    (lambda t: t.scanner().set_read_mode("newest"), "read mode 'newest'; known: latest, snapshot,"),
+    (lambda t: t.scanner().set_read_mode("newest"), "read mode: newest; known: latest, snapshot,"),
     (lambda t: t.scanner().set_selection("any"), "known: leader, closest, first"),
-    (lambda t: t.scanner().set_snapshot("x", "%Y"), "'x' is not a moment"),
-    (lambda t: t.scanner().set_snapshot(1, "%Y"), "1 is not a moment"),
-    (lambda t: t.scanner().set_snapshot("x").open(), "'x' is not a moment"),
+    (lambda t: t.scanner().set_snapshot("x", "%Y"), "'x' does not match format '%Y'"),
+    (lambda t: t.scanner().set_snapshot("x"), "you must provide a format"),
     (lambda t: t.scanner().set_snapshot(1).set_read_mode("latest").open(), "read mode 'latest'"),
     (lambda t: t.scanner().open().set_limit(1), "the scanner is open; set it up before"),
     (lambda t: t.scanner().open().add_predicate(t["k1"] == 1), "the scanner is open"),
@@ -161,37 +161,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("use", "problem"), WRONG, ids=[problem for _, problem in WRONG])
-def test_a_wrong_setting_is_refused_at_once(use, problem, table: Table):
-    """With an error that kudu-python's users catch, and that is a ValueError too."""
-    with pytest.raises(kudu.KuduInvalidArgument, match=problem) as caught:
+def test_a_wrong_setting_is_refused_at_once(use, problem, table: kudu.Table):
+    """With an error that kudu-python's users catch; a missing column is a KeyError too."""
+    kind = KeyError if "no column" in problem else ValueError
+    with pytest.raises(kind, match=problem):
         use(table)
-    assert isinstance(caught.value, UsageError | ValueError)
 
 
-def test_names_of_servers_are_accepted(table: Table):
+def test_names_of_servers_are_accepted(table: kudu.Table):
     """A program that sets them runs."""
     scanner = table.scanner().set_selection(kudu.LEADER_ONLY).set_cache_blocks(True)
     assert len(scanner.set_timeout_millis(1000).keep_alive().open().read_all_tuples()) == 100
-
-
-def test_a_column_that_is_not_there_is_a_key_or_index_error(table: Table):
-    """Whichever a program catches; the text stands without quotes."""
-    for key, kind in (("x", KeyError), (4, IndexError), ("x", kudu.KuduNotFound)):
-        with pytest.raises(kind, match=r"^table 't' has no column .*; its columns are k1, k2, v"):
-            table[key]
-    with pytest.raises(ColumnNotFoundError):
-        table.schema.new_row({"x": 1})
-    with pytest.raises(OptionError):
-        table.scanner().set_read_mode(1)
-
-
-def test_a_table_has_an_id_and_a_number_of_columns(core: CoreTables):
-    """A table that is created again under its name has another id."""
-    client = core.client()
-    schema = pa.schema([("k", pa.int64())])
-    first = client.create_table("a", schema, primary_key="k").id
-    client.delete_table("a")
-    again = client.create_table("a", schema, primary_key="k")
-    assert (again.id != first, again.num_columns) == (True, 1)
-    client.create_table("bc", schema, primary_key="k")
-    assert client.list_tables("c") == ["bc"]

@@ -1,70 +1,83 @@
-"""Scanner: a scan described by setters and read batch by batch, in kudu-python's words.
+"""Scanner: a scan described by setters and read batch by batch.
 
     scanner = table.scanner().add_predicate(table["host"] == "a")      ScanSettings
     scanner.open().read_all_tuples()                                   RowReader, over a RowScan
 
 `ScanSettings` are the setters of a scanner and of a scan token builder. Each returns the object
 itself, and checks columns and values against the schema that the table had when the object was
-made. `RowReader` makes a Python tuple of each row, for programs that were written for kudu-python;
-`Table.scan` gives the same rows as Arrow.
+made. `RowReader` makes a Python tuple of each row; the engine's `Table.scan` gives the same rows as
+Arrow. `Column` makes predicates.
 
-These differ from kudu-python: a snapshot is inclusive, and may also be ISO text or a HybridTime. A
-scan with a snapshot needs no read mode. The latest state always includes one's own writes. A bound
-needs the leading key columns only. Settings about servers are accepted and have no effect: replica
-selection, cache blocks, timeouts.
+These differ from kudu-python: a snapshot is inclusive, and may also be a HybridTime. A scan with a
+snapshot needs no read mode. The latest state always includes one's own writes. A bound needs the
+leading key columns only. Settings about servers are accepted and have no effect: replica selection,
+cache blocks, timeouts.
 
 **Threads**: one at a time.
+
+**Source**: Kudu python/kudu/client.pyx.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any, Self, cast, overload
+from typing import Any, Self, overload
 
 import pyarrow as pa
 
 from kudulite.client.pandas_frames import frame_of
 from kudulite.client.scan import RowScan
-from kudulite.errors import OptionError, SchemaError, TimestampError, UsageError
-from kudulite.model.aliases import Moment, Where
-from kudulite.model.condition import And
+from kudulite.client.table import Table, store_of
+from kudulite.errors import UsageError
+from kudulite.kudu.cells import choice
+from kudulite.kudu.errors import KuduInvalidArgument, in_kudu_terms
+from kudulite.kudu.schema import ColumnSchema, PartialRow, Schema
+from kudulite.kudu.servers import TabletServer
+from kudulite.kudu.util import to_utc
+from kudulite.model.aliases import Where
+from kudulite.model.condition import And, ColumnExpression, Predicate
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import bind_predicates, parse_where
-from kudulite.model.schema import Column, PartialRow, Schema, column_at
+from kudulite.model.schema import Column as EngineColumn
 from kudulite.model.values import timestamp_from_micros
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.scan_plan import tightest
 from kudulite.table.snapshot import moment_of
-from kudulite.table.table_store import TableStore
 
-# A row whose first key columns are set, a dict of them, or their values.
-Bound = PartialRow | Mapping[str, Any] | Sequence[Any]
+LEADER_ONLY, CLOSEST_REPLICA, FIRST_REPLICA = 0, 1, 2
+_REPLICA_SELECTIONS = {LEADER_ONLY: "leader", CLOSEST_REPLICA: "closest", FIRST_REPLICA: "first"}
+READ_LATEST, READ_AT_SNAPSHOT, READ_YOUR_WRITES = 0, 1, 2
+_READ_MODES = {
+    READ_LATEST: "latest",
+    READ_AT_SNAPSHOT: "snapshot",
+    READ_YOUR_WRITES: "read_your_writes",
+}
 
 BATCH_BYTES_DEFAULT = 1 << 20
 # One row, in the order of the projection.
 RowTuple = tuple[Any, ...]
 
-# The constants of kudu-python, so that its programs run after a change of the import. Each is the
-# text that the same call takes: `set_read_mode(READ_AT_SNAPSHOT)` is `set_read_mode("snapshot")`.
-# In kudu-python they are numbers, which no program should see.
-FLUSH_AUTO_SYNC, FLUSH_AUTO_BACKGROUND, FLUSH_MANUAL = "sync", "background", "manual"
 
-READ_LATEST, READ_AT_SNAPSHOT, READ_YOUR_WRITES = "latest", "snapshot", "read_your_writes"
-READ_MODES = (READ_LATEST, READ_AT_SNAPSHOT, READ_YOUR_WRITES)
+class Column(ColumnExpression):
+    """A column of a table, to compare; `spec` is its ColumnSchema, `parent` the table."""
 
-LEADER_ONLY, CLOSEST_REPLICA, FIRST_REPLICA = "leader", "closest", "first"
-REPLICA_SELECTIONS = (LEADER_ONLY, CLOSEST_REPLICA, FIRST_REPLICA)
+    __slots__ = ("parent", "spec")
 
-EXCLUSIVE_BOUND, INCLUSIVE_BOUND = "exclusive", "inclusive"
-BOUND_TYPES = (EXCLUSIVE_BOUND, INCLUSIVE_BOUND)
+    def __init__(self, parent: Table, spec: ColumnSchema) -> None:
+        super().__init__(spec.name)
+        self.parent = parent
+        self.spec = spec
 
-COMPRESSION_DEFAULT, COMPRESSION_NONE = "default", "none"
-COMPRESSION_SNAPPY, COMPRESSION_LZ4, COMPRESSION_ZLIB = "snappy", "lz4", "zlib"
+    def __repr__(self) -> str:
+        return f"Column({self.name}, parent={self.parent.name}, type={self.spec.type.name})"
 
-ENCODING_AUTO, ENCODING_PLAIN, ENCODING_PREFIX = "auto", "plain", "prefix"
-ENCODING_BIT_SHUFFLE, ENCODING_RLE, ENCODING_DICT = "bitshuffle", "rle", "dict"
+    def _value(self, value: Any) -> Any:
+        return self.spec.type.new_value(value).value
+
+    def in_list(self, values: Iterable[Any]) -> Predicate:
+        """Return the predicate "equal to one of `values`". Raises TypeError."""
+        return super().in_list([self._value(value) for value in values])
 
 
 class ScanSettings:
@@ -73,9 +86,9 @@ class ScanSettings:
     Names mean the columns of now, when the object is made, or those of the snapshot that is set.
     """
 
-    def __init__(self, store: TableStore) -> None:
-        self._store = store
-        self._schema: Schema = store.newest().schema
+    def __init__(self, table: Table) -> None:
+        self._store = store_of(table)
+        self._schema = self._store.newest().schema
         self._request = ReadRequest()
         self._read_mode: str | None = None
         self._batch_bytes = BATCH_BYTES_DEFAULT
@@ -90,7 +103,7 @@ class ScanSettings:
     def _check_may_change(self) -> None:
         """Raise UsageError if the scan has begun; only a scanner can have."""
 
-    def _projected(self) -> Sequence[Column]:
+    def _projected(self) -> Sequence[EngineColumn]:
         names = self._request.columns
         return [self._schema.column(n) for n in (self._schema.names if names is None else names)]
 
@@ -131,43 +144,45 @@ class ScanSettings:
 
     def new_bound(self) -> PartialRow:
         """Return an empty row; set its key columns to use it as a bound."""
-        return self._schema.new_row()
+        return Schema(self._schema).new_row()
 
-    def add_lower_bound(self, bound: Bound) -> Self:
-        """Read only keys at or above `bound`, which has all key columns or the first of them."""
+    def add_lower_bound(self, bound: Any) -> Self:
+        """Read only keys at or above `bound`: a row, dict or values of the first key columns."""
         self._check_may_change()
         lower, upper = self._request.bounds
         return self._with(bounds=(tightest(max, lower, self._encoded(bound)), upper))
 
-    def add_exclusive_upper_bound(self, bound: Bound) -> Self:
+    def add_exclusive_upper_bound(self, bound: Any) -> Self:
         """Read only keys below `bound`."""
         self._check_may_change()
         lower, upper = self._request.bounds
         return self._with(bounds=(lower, tightest(min, upper, self._encoded(bound))))
 
-    def add_upper_bound(self, bound: Bound) -> Self:
+    def add_upper_bound(self, bound: Any) -> Self:
         """The same as `add_exclusive_upper_bound`; the name of scan token builders for it."""
         return self.add_exclusive_upper_bound(bound)
 
-    def set_read_mode(self, read_mode: str) -> Self:
-        """Set the read mode: READ_LATEST, READ_AT_SNAPSHOT or READ_YOUR_WRITES."""
+    def set_read_mode(self, read_mode: str | int) -> Self:
+        """Set the read mode, by name or READ_ constant."""
         self._check_may_change()
-        self._read_mode = checked_choice("read mode", read_mode, READ_MODES)
+        self._read_mode = choice(read_mode, "read mode", _READ_MODES)
         return self
 
-    def set_snapshot(self, timestamp: Moment, format: str | None = None) -> Self:
-        """Read as of a moment, inclusive: datetime, ISO text, HybridTime, or text in a `format`.
+    def set_snapshot(self, timestamp: Any, format: str | None = None) -> Self:
+        """Read as of a moment, inclusive: a datetime, text in a `format`, or a HybridTime.
 
-        Text without a time zone is UTC. `format` is as in `datetime.strptime`. The columns are
-        those of the moment.
+        The columns are those of the moment.
         """
         self._check_may_change()
-        if format is not None:
-            try:
-                parsed = datetime.strptime(cast(str, timestamp), format)
-            except (TypeError, ValueError) as error:
-                raise TimestampError(f"{timestamp!r} is not a moment: {error}") from error
-            timestamp = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+        if isinstance(timestamp, str) and not format:
+            raise KuduInvalidArgument(
+                "To use a string timestamp you must provide a format. See the strftime(3)"
+                " documentation."
+            )
+        if not isinstance(timestamp, int):
+            timestamp = to_utc(timestamp, format)
+            if timestamp.year < 1970:
+                raise KuduInvalidArgument("Snapshot Timestamps be greater than the unix epoch.")
         newest = self._store.newest()
         self._schema = newest.schema_at(moment_of(self._store, newest, timestamp))
         return self._with(at=timestamp)
@@ -181,13 +196,13 @@ class ScanSettings:
         """Set the approximate size of a batch; it has at least one row."""
         self._check_may_change()
         if batch_size < 0:
-            raise OptionError(f"batch size of {batch_size} bytes is below 0")
+            raise KuduInvalidArgument(f"batch size of {batch_size} bytes is below 0")
         self._batch_bytes = max(1, batch_size)
         return self
 
-    def set_selection(self, replica_selection: str) -> Self:
-        """Check the name only: there are no replicas."""
-        checked_choice("replica selection", replica_selection, REPLICA_SELECTIONS)
+    def set_selection(self, replica_selection: str | int) -> Self:
+        """Check the policy, by name or constant: there is one replica."""
+        choice(replica_selection, "replica selection policy", _REPLICA_SELECTIONS)
         return self
 
     def set_cache_blocks(self, cache_blocks: bool) -> Self:
@@ -199,20 +214,20 @@ class ScanSettings:
         return self
 
     def _checked(self) -> ReadRequest:
-        """Return what was set. Raises UsageError for a snapshot in a mode that has none."""
-        if self._request.at is not None and self._read_mode not in (None, READ_AT_SNAPSHOT):
-            raise UsageError(
+        """Return what was set. Raises KuduInvalidArgument for a snapshot in a mode without one."""
+        if self._request.at is not None and self._read_mode not in (None, "snapshot"):
+            raise KuduInvalidArgument(
                 f"table {self._store.name!r}: a scan in read mode {self._read_mode!r} was given a"
-                f" snapshot; set_read_mode({READ_AT_SNAPSHOT!r}), or leave the snapshot out"
+                " snapshot; set_read_mode('snapshot'), or leave the snapshot out"
             )
         return replace(self._request, schema=self._schema)
 
-    def _encoded(self, bound: Bound) -> bytes | None:
+    def _encoded(self, bound: Any) -> bytes | None:
         """Return a bound as an encoded key prefix; None if it has no columns."""
-        row = bound if isinstance(bound, PartialRow) else self._schema.new_row(bound)
+        row = bound if isinstance(bound, PartialRow) else Schema(self._schema).new_row(bound)
         names = self._schema.key_names
         if set(row) != set(names[: len(row)]):
-            raise SchemaError(
+            raise KuduInvalidArgument(
                 f"table {self._store.name!r}: a bound has the columns {', '.join(row)}; expected"
                 f" the primary key ({', '.join(names)}) or the first columns of it"
             )
@@ -220,44 +235,10 @@ class ScanSettings:
         return self._schema.key_encoder.prefix(values) if values else None
 
 
-class Projection(Sequence[Column]):
-    """The columns of a scan's rows, by number or name."""
-
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self.columns = tuple(columns)
-
-    def __repr__(self) -> str:
-        return f"Projection({', '.join(f'{c.name} {c.type}' for c in self.columns)})"
-
-    @property
-    def names(self) -> list[str]:
-        """The columns' names, in order."""
-        return [column.name for column in self.columns]
-
-    def __len__(self) -> int:
-        return len(self.columns)
-
-    @overload
-    def __getitem__(self, key: int | str) -> Column: ...
-    @overload
-    def __getitem__(self, key: slice) -> tuple[Column, ...]: ...
-    def __getitem__(self, key: int | str | slice) -> Column | tuple[Column, ...]:
-        """Return a column; ColumnNotFoundError lists the columns."""
-        if isinstance(key, slice):
-            return self.columns[key]
-        if isinstance(key, int) and key < 0:
-            key += len(self.columns)
-        return column_at(self.columns, key)
-
-    def at(self, index: int) -> Column:
-        """Return a column by number."""
-        return self[index]
-
-
 class RowBatch(Sequence[RowTuple]):
     """Some rows of a scan; a row is a tuple in the order of the projection."""
 
-    def __init__(self, batch: pa.RecordBatch, columns: Sequence[Column]) -> None:
+    def __init__(self, batch: pa.RecordBatch, columns: Sequence[EngineColumn]) -> None:
         self._batch = batch
         self._columns = columns
 
@@ -299,6 +280,7 @@ class RowBatch(Sequence[RowTuple]):
 class RowReader:
     """Reads what `_open_batches` gives; a subclass says what that is."""
 
+    _server: TabletServer
     _batch_bytes = BATCH_BYTES_DEFAULT
     _batches: Iterator[pa.RecordBatch] | None = None
     _next: pa.RecordBatch | None = None
@@ -310,7 +292,7 @@ class RowReader:
     def _open_batches(self) -> Iterator[pa.RecordBatch]:
         raise NotImplementedError
 
-    def _projected(self) -> Sequence[Column]:
+    def _projected(self) -> Sequence[EngineColumn]:
         raise NotImplementedError
 
     @property
@@ -318,9 +300,13 @@ class RowReader:
         """Whether the scan has begun and was not closed."""
         return self._batches is not None
 
-    def get_projection_schema(self) -> Projection:
-        """Return the columns of the rows."""
-        return Projection(self._projected())
+    def get_projection_schema(self) -> Schema:
+        """Return the columns of the rows, without a key."""
+        return Schema(self._projected())
+
+    def get_current_server(self) -> TabletServer:
+        """Return the place that the rows are read from."""
+        return self._server
 
     def open(self) -> Self:
         """Begin the scan, which fixes its moment; without effect when it has begun already."""
@@ -360,8 +346,10 @@ class RowReader:
         """Return all rows that are left as a DataFrame with the given index column or columns.
 
         Columns have the types that `Scan.to_pandas` gives them; with `coerce_float` decimals become
-        floats.
+        floats. Times are in nanoseconds, as in kudu-python's frames, if all are in that range.
         """
+        import pandas
+
         batches = []
         while self.has_more_rows():
             batches.append(self.next_batch().to_arrow())
@@ -371,6 +359,11 @@ class RowReader:
         if coerce_float:
             table = table.cast(pa.schema([_as_float(field) for field in table.schema]))
         frame = frame_of(table, None, {})
+        for name in frame.select_dtypes(["datetimetz", "datetime"]):
+            try:
+                frame[name] = frame[name].dt.as_unit("ns")
+            except pandas.errors.OutOfBoundsDatetime:
+                continue
         return frame if index is None else frame.set_index(index)
 
     def keep_alive(self) -> Self:
@@ -392,7 +385,7 @@ def _in_pieces(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Reco
             yield batch.slice(start, rows)
 
 
-def _python_values(array: pa.Array, column: Column) -> list[Any]:
+def _python_values(array: pa.Array, column: EngineColumn) -> list[Any]:
     if column.type.is_timestamp:
         micros = array.cast(pa.int64()).to_pylist()
         return [None if m is None else timestamp_from_micros(m, column.type) for m in micros]
@@ -403,16 +396,23 @@ def _as_float(field: pa.Field) -> pa.Field:
     return field.with_type(pa.float64()) if pa.types.is_decimal(field.type) else field
 
 
+@in_kudu_terms
 class Scanner(ScanSettings, RowReader):
     """A scan that is described, opened, and read batch by batch; made by `Table.scanner`."""
 
     _scan: RowScan | None = None
 
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._server = TabletServer(table.path.parent)
+
     def set_limit(self, limit: int) -> Self:
         """Read at most that many rows."""
         self._check_may_change()
         if limit <= 0:
-            raise OptionError(f"table {self._store.name!r}: limit {limit} of a scan is not above 0")
+            raise KuduInvalidArgument(
+                f"table {self._store.name!r}: limit {limit} of a scan is not above 0"
+            )
         return self._with(limit=limit)
 
     @property
@@ -422,21 +422,13 @@ class Scanner(ScanSettings, RowReader):
 
     def _check_may_change(self) -> None:
         if self.is_open:
-            raise UsageError(
+            raise KuduInvalidArgument(
                 f"table {self._store.name!r}: the scanner is open; set it up before, or close it"
             )
 
-    def _projected(self) -> Sequence[Column]:
+    def _projected(self) -> Sequence[EngineColumn]:
         return ScanSettings._projected(self) if self._scan is None else self._scan.columns
 
     def _open_batches(self) -> Iterator[pa.RecordBatch]:
         self._scan = RowScan(self._store, self._checked())
         return self._scan.to_batches()
-
-
-def checked_choice(what: str, given: object, known: Sequence[str]) -> str:
-    """Return `given` in lower case if it is known. Raises OptionError listing the known ones."""
-    name = given.lower() if isinstance(given, str) else given
-    if name not in known:
-        raise OptionError(f"{what} {given!r}; known: {', '.join(known)}")
-    return str(name)
