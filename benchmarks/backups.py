@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from main_job import make_rows
 
-import kudulite as kudu
+import kudulite
 import kudulite_spark
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ def timed(name: str, work: Callable[[], T]) -> T:
     return result
 
 
-def change(table: kudu.Table, count: int, share: float) -> None:
+def change(table: kudulite.Table, count: int, share: float) -> None:
     """Update one column of a share of the rows, delete a tenth of that, insert as many."""
     random = np.random.default_rng(3)
     ids = random.choice(count, int(count * share), replace=False)
@@ -51,7 +51,7 @@ def change(table: kudu.Table, count: int, share: float) -> None:
 def run(root: Path, count: int, tablets: int, share: float, with_spark: bool) -> None:
     """Print all figures."""
     rows = make_rows(count, np.arange(count), 1)
-    client = kudu.connect(root / "db", background_maintenance=False)
+    client = kudulite.connect(root / "db", background_maintenance=False)
     table = client.create_table(
         "t", rows.schema, primary_key="id", hash_partitions=[("id", tablets)]
     )
@@ -60,17 +60,19 @@ def run(root: Path, count: int, tablets: int, share: float, with_spark: bool) ->
     file = root / "peer.parquet"
     timed("pyarrow: write as zstd Parquet", lambda: pq.write_table(rows, file, compression="zstd"))
     timed("pyarrow: read it", lambda: pq.read_table(file))
-    full = timed("full backup", lambda: kudu.backup(table, root / "set"))
+    full = timed("full backup", lambda: kudulite.backup(table, root / "set"))
     hashed = root / "hashed"
-    timed("full backup with content hash", lambda: kudu.backup(table, hashed, content_hash=True))
+    timed(
+        "full backup with content hash", lambda: kudulite.backup(table, hashed, content_hash=True)
+    )
     print(f"   {full.byte_count >> 20} MiB, Parquet {file.stat().st_size >> 20} MiB")
     change(table, count, share)
-    part = timed("incremental backup", lambda: kudu.backup(table, root / "set"))
+    part = timed("incremental backup", lambda: kudulite.backup(table, root / "set"))
     print(f"   {part.written_row_count:,} changes, {part.byte_count >> 20} MiB")
-    timed("the same with content hash", lambda: kudu.backup(table, hashed, content_hash=True))
-    timed("verify both", lambda: [b.verify() for b in kudu.list_backups(root / "set")])
-    restored = timed("restore", lambda: kudu.restore(root / "set", root / "db" / "r"))
-    timed("restore, hash checked", lambda: kudu.restore(hashed, root / "db" / "h"))
+    timed("the same with content hash", lambda: kudulite.backup(table, hashed, content_hash=True))
+    timed("verify both", lambda: [b.verify() for b in kudulite.list_backups(root / "set")])
+    restored = timed("restore", lambda: kudulite.restore(root / "set", root / "db" / "r"))
+    timed("restore, hash checked", lambda: kudulite.restore(hashed, root / "db" / "h"))
     assert restored.scan().count() == table.scan().count()
     timed("copy with the past", lambda: table.copy_to(root / "db" / "copy"))
     timed("copy of the present", lambda: table.copy_to(root / "db" / "present", with_past=False))

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import kudulite as kudu
+import kudulite
 
 SCANNED = ["amount", "quantity", "name"]
 
@@ -112,7 +112,9 @@ def run_core(report: Report, root: Path, args: argparse.Namespace) -> None:
     run_lookups(report, loaded, ids)
 
 
-def run_load(report: Report, root: Path, ids: np.ndarray, args: argparse.Namespace) -> kudu.Table:
+def run_load(
+    report: Report, root: Path, ids: np.ndarray, args: argparse.Namespace
+) -> kudulite.Table:
     """Measure loads beside Parquet writes; the peer writes rows that are in key order already."""
     table = make_rows(args.rows, ids, seed=1)
     in_order = table.take(pa.array(np.argsort(ids)))
@@ -125,7 +127,7 @@ def run_load(report: Report, root: Path, ids: np.ndarray, args: argparse.Namespa
     report.line("pyarrow write")
     report.measure("pyarrow sort + write", lambda: write(table.sort_by("id")))
     report.line("pyarrow sort + write")
-    client = kudu.connect(root / "tables", background_maintenance=False)
+    client = kudulite.connect(root / "tables", background_maintenance=False)
     hashed = [(["id"], args.tablets)]
     loaded = client.create_table("load", table.schema, primary_key="id", hash_partitions=hashed)
     report.measure("load", lambda: loaded.insert(table))
@@ -137,7 +139,7 @@ def run_load(report: Report, root: Path, ids: np.ndarray, args: argparse.Namespa
     return loaded
 
 
-def run_clean_scans(report: Report, loaded: kudu.Table, args: argparse.Namespace) -> None:
+def run_clean_scans(report: Report, loaded: kudulite.Table, args: argparse.Namespace) -> None:
     """Measure scans of clean data beside pyarrow reading the same files, as many threads."""
     files = sorted((loaded.path / "tablet").rglob("base-*.parquet"))
 
@@ -166,7 +168,7 @@ def run_clean_scans(report: Report, loaded: kudu.Table, args: argparse.Namespace
     report.line("scan all columns, clean", "pyarrow read, all columns", "budget 1.2")
 
 
-def run_changes(report: Report, loaded: kudu.Table, ids: np.ndarray) -> None:
+def run_changes(report: Report, loaded: kudulite.Table, ids: np.ndarray) -> None:
     """Measure an upsert of random keys, nine in ten present, an update and a delete."""
     random = np.random.default_rng(8)
     rows, tenth = len(ids), len(ids) // 10
@@ -184,7 +186,7 @@ def run_changes(report: Report, loaded: kudu.Table, ids: np.ndarray) -> None:
     report.line("delete of 1 %", "upsert of 10 % random keys")
 
 
-def run_lookups(report: Report, table: kudu.Table, ids: np.ndarray) -> None:
+def run_lookups(report: Report, table: kudulite.Table, ids: np.ndarray) -> None:
     """Measure lookups by key, warm."""
     random = np.random.default_rng(11)
     keys = random.choice(ids[: len(ids) // 20], 2000)

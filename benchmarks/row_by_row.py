@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from main_job import make_rows
 
-import kudulite as kudu
+import kudulite
 from kudulite.storage.table_lock import read_lock_file
 
 LOAD_ROWS = 1_000_000  # of one write, when the table is loaded
@@ -63,10 +63,10 @@ class Journal:
         return time.perf_counter() - begin
 
 
-def load(root: Path, row_count: int, tablets: int) -> kudu.Table:
+def load(root: Path, row_count: int, tablets: int) -> kudulite.Table:
     """A table of so many rows of ten columns, their ids the even numbers."""
     first = make_rows(0, np.zeros(0, np.int64), 1)
-    table = kudu.connect(root, background_maintenance=False).create_table(
+    table = kudulite.connect(root, background_maintenance=False).create_table(
         f"rows_{row_count}", first.schema, primary_key="id", hash_partitions=[(["id"], tablets)]
     )
     for begin in range(0, row_count, LOAD_ROWS):
@@ -84,17 +84,22 @@ def rows_to_upsert(row_count: int, seed: int) -> Iterator[dict[str, Any]]:
             yield row | {"id": chance.randrange(row_count * 2)}
 
 
-def log_bytes(table: kudu.Table) -> int:
+def log_bytes(table: kudulite.Table) -> int:
     """How long the durable part of the last segment of the table's log is."""
     end = read_lock_file(table.path / "lock").log_end
     return 0 if end is None else end[1]
 
 
 def measure_flushes(
-    table: kudu.Table, rows: Iterator[dict[str, Any]], *, size: int, repeat: int, journal: Journal
+    table: kudulite.Table,
+    rows: Iterator[dict[str, Any]],
+    *,
+    size: int,
+    repeat: int,
+    journal: Journal,
 ) -> Figures:
     """Flush `size` rows `repeat` times, each time followed by an append of the same bytes."""
-    session = kudu.connect(table.path.parent, background_maintenance=False).new_session()
+    session = kudulite.connect(table.path.parent, background_maintenance=False).new_session()
     session.set_mutation_buffer_space(1 << 30)
     figures = Figures()
     for turn in range(repeat + WARM_UP):
@@ -160,13 +165,13 @@ def memory_mib(name: str) -> int:
 
 def insert_rows(root: Path, row_count: int) -> Iterator[list[str]]:
     """Insert rows through a session, 1,000 a flush; yields the cells of some lines."""
-    builder = kudu.schema_builder()
-    builder.add_column("id", kudu.int64, nullable=False)
-    builder.add_column("amount", kudu.double)
-    builder.add_column("quantity", kudu.int32)
-    builder.add_column("text", kudu.string)
+    builder = kudulite.schema_builder()
+    builder.add_column("id", kudulite.int64, nullable=False)
+    builder.add_column("amount", kudulite.double)
+    builder.add_column("quantity", kudulite.int32)
+    builder.add_column("text", kudulite.string)
     builder.set_primary_keys(["id"])
-    client = kudu.connect(root, background_maintenance=False)
+    client = kudulite.connect(root, background_maintenance=False)
     table = client.create_table("memory", builder.build(), hash_partitions=[(["id"], 2)])
     session = client.new_session()
     begin, longest = time.perf_counter(), 0.0

@@ -33,7 +33,7 @@ from stores.report import time_text
 from stores.steps import Times, high_water_bytes, reset_peak
 from stores.workload import KEY, KEY_STEP, RANGE_KEYS, SCHEMA, UPDATED, make_rows
 
-import kudulite as kudu
+import kudulite
 from kudulite.chain.manifest import Origin
 from kudulite.client.lookup import KeyLookup
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
@@ -67,12 +67,12 @@ def reader(row_count: int) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(SCHEMA, batches())
 
 
-def connect(folder: Path) -> kudu.Client:
+def connect(folder: Path) -> kudulite.Client:
     """Return a client without maintenance in the background."""
-    return kudu.connect(folder, background_maintenance=False)
+    return kudulite.connect(folder, background_maintenance=False)
 
 
-def create(folder: Path, tablets: int) -> kudu.Table:
+def create(folder: Path, tablets: int) -> kudulite.Table:
     """Return a new table in hash tablets."""
     return connect(folder).create_table(
         "rows", SCHEMA, primary_key=KEY, hash_partitions=[([KEY], tablets)]
@@ -145,7 +145,7 @@ def run_operations(folder: Path, row_count: int, tablets: int) -> dict[str, Any]
     return figures.found
 
 
-def table_session(folder: Path) -> kudu.Session:
+def table_session(folder: Path) -> kudulite.Session:
     """Return a session of the client of a folder."""
     return connect(folder).new_session()
 
@@ -155,7 +155,7 @@ def some_keys(random: np.random.Generator, row_count: int, count: int) -> np.nda
     return random.choice(row_count, count, replace=False) * KEY_STEP
 
 
-def read_all(figures: Figures, table: kudu.Table, name: str, millions: float) -> None:
+def read_all(figures: Figures, table: kudulite.Table, name: str, millions: float) -> None:
     """Measure scans of three columns of all rows."""
     works = [lambda: table.scan(AGGREGATED).to_arrow()] * 4
     works[0]()
@@ -163,7 +163,7 @@ def read_all(figures: Figures, table: kudu.Table, name: str, millions: float) ->
 
 
 def read_little(
-    figures: Figures, table: kudu.Table, name: str, random: np.random.Generator, row_count: int
+    figures: Figures, table: kudulite.Table, name: str, random: np.random.Generator, row_count: int
 ) -> None:
     """Measure reads by key, each of other rows; first without base data in the block cache.
 
@@ -235,7 +235,7 @@ def run_lookups(folder: Path, row_count: int, tablets: int) -> dict[str, Any]:
     return figures.found
 
 
-def find(table: kudu.Table, keys: np.ndarray) -> int:
+def find(table: kudulite.Table, keys: np.ndarray) -> int:
     """Return how many keys there are, found as a write does."""
     store = TableStore(table.path, default_environment())
     entries, count = {entry.id: entry for entry in store.newest().tablets}, 0

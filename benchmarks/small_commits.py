@@ -44,7 +44,7 @@ from stores.steps import Times, bytes_below, resident_bytes
 from stores.store import Store
 from stores.workload import KEY, KEY_STEP, SCHEMA, make_rows
 
-import kudulite as kudu
+import kudulite
 from kudulite.client.client import Client
 from kudulite.table.environment import default_environment
 
@@ -174,7 +174,7 @@ def file_count(folder: Path) -> int:
     return sum(len(names) for _, _, names in os.walk(folder))
 
 
-def layout_of(table: kudu.Table) -> str:
+def layout_of(table: kudulite.Table) -> str:
     """Return the rowsets and files of a table, and its disk space, in a few words."""
     found = table.statistics
     size = f"{bytes_below(table.path) / 1e6:,.0f} MB"
@@ -344,7 +344,7 @@ def opened_and_read(path: Path, name: str, key: int) -> tuple[float, float]:
     pa.array([0])
 
     def read() -> None:
-        table = kudu.open_table(path)
+        table = kudulite.open_table(path)
         where = table[KEY] == key if name == "one key" else ()
         batches = table.scan([VALUE], where).to_batches()
         counts = (batch.num_rows for batch in batches)
@@ -354,7 +354,7 @@ def opened_and_read(path: Path, name: str, key: int) -> tuple[float, float]:
     return times.elapsed[0], times.processor[0]
 
 
-def numbers_by_tablet(table: kudu.Table, row_count: int) -> list[np.ndarray]:
+def numbers_by_tablet(table: kudulite.Table, row_count: int) -> list[np.ndarray]:
     """Return the numbers of the rows of each tablet."""
     owners = table.tablet_index(pa.table({KEY: np.arange(row_count) * KEY_STEP})).to_numpy()
     return [np.flatnonzero(owners == tablet) for tablet in range(table.tablet_count)]
@@ -415,7 +415,7 @@ def write_rows(
 
     Returns the rows of a second, and the times and ends of flushes, with the buffering before them.
     """
-    client = kudu.connect(path.parent, background_maintenance=False)
+    client = kudulite.connect(path.parent, background_maintenance=False)
     table, session, times = client.table(path.name), client.new_session(), Times()
     numbers = numbers_by_tablet(table, args.rows)[tablet]
     random = np.random.default_rng(number)

@@ -42,7 +42,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.streaming.query import StreamingQuery
 from small_commits import file_count, line
 
-import kudulite as kudu
+import kudulite
 import kudulite_spark
 
 WARM_UP = 15  # rounds of `commit` that are not counted
@@ -66,7 +66,7 @@ def even_rows(args: argparse.Namespace) -> pa.Table:
 def make_table(folder: Path, args: argparse.Namespace) -> Path:
     """Make the table, maintained, and return its folder."""
     rows = even_rows(args)
-    with kudu.connect(folder, background_maintenance=False) as client:
+    with kudulite.connect(folder, background_maintenance=False) as client:
         table = client.create_table(
             TABLE,
             rows.schema,
@@ -80,7 +80,7 @@ def make_table(folder: Path, args: argparse.Namespace) -> Path:
 
 def check(path: Path, expected: pa.Table) -> None:
     """Exit unless the table has exactly these rows."""
-    table = kudu.open_table(path)
+    table = kudulite.open_table(path)
     table.check().raise_if_bad()
     wanted, found = ordered(expected), ordered(table.scan().to_arrow())
     count, copies = len(found[0]), len(found[0]) - len(np.unique(found[0]))

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from main_job import make_rows, seconds_in_turn
 
-import kudulite as kudu
+import kudulite
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import (
@@ -38,12 +38,12 @@ SCANNED = ["amount", "quantity", "name"]
 PARTS = ("small", "past")
 
 
-def scanning(table: kudu.Table, at: int | None = None) -> Callable[[], object]:
+def scanning(table: kudulite.Table, at: int | None = None) -> Callable[[], object]:
     """Return a scan of three columns."""
     return lambda: table.scan(SCANNED, at=at).to_arrow()
 
 
-def load(client: kudu.Client, name: str, rows: pa.Table, tablets: int) -> kudu.Table:
+def load(client: kudulite.Client, name: str, rows: pa.Table, tablets: int) -> kudulite.Table:
     """Return a new table of these rows."""
     table = client.create_table(
         name, rows.schema, primary_key=["id"], hash_partitions=[(["id"], tablets)]
@@ -52,7 +52,7 @@ def load(client: kudu.Client, name: str, rows: pa.Table, tablets: int) -> kudu.T
     return table
 
 
-def rowsets_of(table: kudu.Table) -> list[tuple[str, RowSetMeta]]:
+def rowsets_of(table: kudulite.Table) -> list[tuple[str, RowSetMeta]]:
     """Return (tablet id, rowset) of the newest version."""
     store = TableStore(table.path, table._store.environment)
     found = []
@@ -70,7 +70,7 @@ def bytes_below(folder: Path) -> int:
 
 
 @contextmanager
-def maintenance_running(table: kudu.Table, pause_seconds: float) -> Iterator[list[int]]:
+def maintenance_running(table: kudulite.Table, pause_seconds: float) -> Iterator[list[int]]:
     """Maintain a table in a thread, as a process of its own would; yields operations done."""
     is_over, done = threading.Event(), [0]
 
@@ -87,7 +87,7 @@ def maintenance_running(table: kudu.Table, pause_seconds: float) -> Iterator[lis
         thread.join()
 
 
-def upsert_little(table: kudu.Table, row_count: int, times: int, batch: int) -> list[float]:
+def upsert_little(table: kudulite.Table, row_count: int, times: int, batch: int) -> list[float]:
     """Upsert up to `batch` random rows so many times; returns the seconds of each."""
     random, seconds = np.random.default_rng(11), []
     for number in range(times):
@@ -102,7 +102,7 @@ def upsert_little(table: kudu.Table, row_count: int, times: int, batch: int) -> 
 def run_small(root: Path, args: argparse.Namespace) -> None:
     """Print how a table does after many small upserts, with and without maintenance."""
     ids = np.arange(args.rows)
-    client = kudu.connect(str(root), background_maintenance=False)
+    client = kudulite.connect(str(root), background_maintenance=False)
     for is_maintained in (True, False):
         name = "maintained" if is_maintained else "left alone"
         table = load(client, name.replace(" ", "_"), make_rows(args.rows, ids, 1), args.tablets)
@@ -121,8 +121,8 @@ def run_small(root: Path, args: argparse.Namespace) -> None:
 
 def report_small(
     name: str,
-    table: kudu.Table,
-    clean: kudu.Table,
+    table: kudulite.Table,
+    clean: kudulite.Table,
     times: list[float],
     total_seconds: float,
     args: argparse.Namespace,
@@ -156,7 +156,7 @@ def report_small(
 def run_past(root: Path, args: argparse.Namespace) -> None:
     """Print a scan before an upsert of 10 %, after each kind of compaction."""
     ids = np.arange(args.rows)
-    client = kudu.connect(str(root), background_maintenance=False)
+    client = kudulite.connect(str(root), background_maintenance=False)
     clean = load(client, "clean", make_rows(args.rows, ids, 1), args.tablets)
     random = np.random.default_rng(5)
     some = np.sort(random.choice(int(args.rows * 1.01), args.rows // 10, replace=False))
@@ -176,7 +176,7 @@ def run_past(root: Path, args: argparse.Namespace) -> None:
         )
 
 
-def operations_of(table: kudu.Table, kind: str) -> Iterator[tuple[str, MaintenanceOperation]]:
+def operations_of(table: kudulite.Table, kind: str) -> Iterator[tuple[str, MaintenanceOperation]]:
     """Yield the operations of a kind for all rowsets, with their tablets."""
     columns = tuple(column.id for column in table.schema.value_columns)
     found = rowsets_of(table)

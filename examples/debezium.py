@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-import kudulite as kudu
+import kudulite
 import kudulite_spark
 
 OPERATIONS = {"c": "I", "r": "I", "u": "U", "d": "D"}
@@ -70,7 +70,7 @@ class Source:
 
 def main(folder: Path) -> None:
     """Run the story in `folder`."""
-    client = kudu.connect(folder)
+    client = kudulite.connect(folder)
     source = Source()
     print("The source writes: customer 3 is deleted, and 4 is deleted and created again")
     for number in range(1, 6):
@@ -137,7 +137,7 @@ def with_spark(source: Source, path: Path) -> None:
         writer.save(str(path))
 
 
-def shown(table: kudu.Table) -> list[tuple]:
+def shown(table: kudulite.Table) -> list[tuple]:
     """Return the rows of a table, without the positions."""
     rows = table.scan(columns=["id", "name", "email"], ordered=True).to_arrow()
     return [tuple(row.values()) for row in rows.to_pylist()]

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-import kudulite as kudu
+import kudulite
 import kudulite_spark
 
 ORDERS = pa.schema([("id", pa.int64()), ("state", pa.string())])
@@ -26,7 +26,7 @@ ORDERS = pa.schema([("id", pa.int64()), ("state", pa.string())])
 
 def main(folder: Path) -> None:
     """Run the story in `folder`."""
-    client = kudu.connect(folder)
+    client = kudulite.connect(folder)
     orders = client.create_table("orders", ORDERS, primary_key="id", hash_partitions=[(["id"], 2)])
     spark = kudulite_spark.local_session("follow a table")
 
@@ -99,7 +99,7 @@ def table(states: dict[int, str]) -> pa.Table:
     return pa.table({"id": list(states), "state": list(states.values())}, ORDERS)
 
 
-def contents(client: kudu.Client, name: str) -> dict[int, str]:
+def contents(client: kudulite.Client, name: str) -> dict[int, str]:
     """Return all rows of a table."""
     return {row["id"]: row["state"] for row in client.table(name).scan().to_pylist()}
 

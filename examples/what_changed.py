@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-import kudulite as kudu
+import kudulite
 
 PRICES = pa.schema([("article", pa.string()), ("price", pa.int64())])
 
 
 def main(folder: Path) -> None:
     """Run the story in `folder`."""
-    client = kudu.connect(folder)
+    client = kudulite.connect(folder)
     layout = {"primary_key": ["article"], "hash_partitions": [(["article"], 2)]}
     prices = client.create_table("prices", PRICES, **layout)
     copy = client.create_table("copy", PRICES, **layout)
@@ -71,7 +71,7 @@ def table(prices: dict[str, int]) -> pa.Table:
     return pa.table({"article": list(prices), "price": list(prices.values())}, PRICES)
 
 
-def changed(prices: kudu.Table, since: int) -> dict[str, tuple]:
+def changed(prices: kudulite.Table, since: int) -> dict[str, tuple]:
     """Return the changes since a moment: article -> (type, price, price before)."""
     changes = prices.changes(since, images="both").to_pylist()
     return {
@@ -84,7 +84,7 @@ def changed(prices: kudu.Table, since: int) -> dict[str, tuple]:
     }
 
 
-def follow(prices: kudu.Table, copy: kudu.Table, since: int) -> int:
+def follow(prices: kudulite.Table, copy: kudulite.Table, since: int) -> int:
     """Apply the changes since one evening to the copy, and return the next evening."""
     changes = prices.changes(since)
     rows = changes.to_arrow()
@@ -94,7 +94,7 @@ def follow(prices: kudu.Table, copy: kudu.Table, since: int) -> int:
     return changes.end
 
 
-def contents(prices: kudu.Table) -> dict[str, int]:
+def contents(prices: kudulite.Table) -> dict[str, int]:
     """Return the whole list."""
     return {row["article"]: row["price"] for row in prices.scan().to_pylist()}
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from stores.workload import KEY, SCHEMA, Aggregate, aggregate_of
 
-import kudulite as kudu
+import kudulite
 from remote.model import AGGREGATED
 from remote.store import ChangedRows, RemoteStore
 
@@ -22,11 +22,11 @@ class KuduliteStore(RemoteStore):
     packages = ("kudulite", "pyarrow")
     settings = "8 hash tablets, no background maintenance"
 
-    def _connect(self, *, is_maintained: bool = False) -> kudu.Client:
+    def _connect(self, *, is_maintained: bool = False) -> kudulite.Client:
         options: dict[str, Any] = {"background_maintenance": is_maintained}
         if self.place.endpoint is not None:
             options["storage_options"] = self.place.storage_options
-        return kudu.connect(self.place.url, **options)
+        return kudulite.connect(self.place.url, **options)
 
     def load(self, name: str, rows: pa.Table) -> None:
         with self._connect() as client:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-import kudulite as kudu
+import kudulite
 from stores.engines import duckdb_aggregate, polars_aggregate
 from stores.store import ChangedTables, Store
 from stores.workload import KEY, Aggregate, aggregate_of
@@ -29,7 +29,7 @@ class KuduliteStore(Store):
     tablets = 8
 
     def open(self) -> None:
-        client = self.client = kudu.connect(self.folder, background_maintenance=False)
+        client = self.client = kudulite.connect(self.folder, background_maintenance=False)
         self.session = client.new_session()
         if client.table_exists("rows"):
             self.table = client.table("rows")
@@ -88,7 +88,7 @@ class KuduliteStore(Store):
         where = [table["series"] == series, table["time"] >= start, table["time"] < end]
         return table.scan(where=where).to_arrow()
 
-    def _created(self, name: str, schema: pa.Schema, key: list[str], hashed: str) -> kudu.Table:
+    def _created(self, name: str, schema: pa.Schema, key: list[str], hashed: str) -> kudulite.Table:
         buckets = [([hashed], self.tablets)] if self.tablets > 1 else []
         return self.client.create_table(name, schema, primary_key=key, hash_partitions=buckets)
 
@@ -102,7 +102,7 @@ class KuduliteStore(Store):
 
         parquet = self._write_parquet(folder, moment)
 
-        def scan() -> kudu.Scan:
+        def scan() -> kudulite.Scan:
             return self.table.scan(at=moment)
 
         return {
