@@ -110,7 +110,8 @@ class Scan(RowScan):
         """Return the files for an engine, and the reader of all other rows if there are any."""
         read = self._read.newest()
         request, columns = read.plan.request, read.columns
-        if request.where or request.ordered or request.limit is not None:
+        is_all = not (request.where or request.ordered or request.limit is not None)
+        if not is_all or not read.store.storage.is_directory:  # an engine opens paths of files
             return (), self._read_columns
         plan = plan_native(
             read,

@@ -20,6 +20,7 @@ import kudulite
 from kudulite import Table
 from kudulite.basefile import base_data
 from kudulite.basefile import footer as footer_format
+from tests.support.tables.object_tables import ObjectTables
 from tests.support.tiers import by_tier, tiered
 
 NAN, INF = math.nan, math.inf
@@ -351,3 +352,15 @@ def test_files_of_older_software_may_have_nan(tmp_path, monkeypatch):
     relation = table.to_duckdb(duckdb.connect())
     assert relation.filter("x > 100").project("k").fetchall() == [(1,)]
     assert relation.aggregate("max(y), max(i)").fetchall() == [(2.0, 2)]
+
+
+def test_a_table_on_a_store_is_queried_as_one_in_a_directory():
+    """The engines open no object themselves: they are given the rows."""
+    table = ObjectTables().new_table()
+    table.upsert({"k": range(100), "v": range(100)})
+    table.update(where="k < 10", set={"v": 1000})
+    table.flush()
+    expected = sum(range(10, 100)) + 10 * 1000
+    relation = table.scan().to_duckdb(duckdb.connect())
+    assert relation.aggregate("sum(v)").fetchall() == [(expected,)]
+    assert table.scan().to_polars().select(pl.col("v").sum()).collect().item() == expected
