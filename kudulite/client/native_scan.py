@@ -111,7 +111,7 @@ class Scan(RowScan):
         read = self._read.newest()
         request, columns = read.plan.request, read.columns
         is_all = not (request.where or request.ordered or request.limit is not None)
-        if not is_all or not read.store.storage.is_directory:  # an engine opens paths of files
+        if not is_all or not read.store.storage.has_paths:
             return (), self._read_columns
         plan = plan_native(
             read,

@@ -533,6 +533,11 @@ class LocalStorage:
         """Return True."""
         return True
 
+    @property
+    def has_paths(self) -> bool:
+        """Whether other programs open its files by their paths."""
+        return True
+
     def open_append(self, path: Path) -> AppendFile:
         """Open an existing file to append to it."""
         return AppendFile(self, path)

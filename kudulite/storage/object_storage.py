@@ -220,6 +220,11 @@ class ObjectStorage(DurableSteps):
         return False
 
     @property
+    def has_paths(self) -> bool:
+        """Whether other programs open its files by their paths."""
+        return False
+
+    @property
     def directory(self) -> Directory:
         """Raise NotSupportedError: an object store has no files that grow, and no moves."""
         raise NotSupportedError(

@@ -154,6 +154,10 @@ class Storage(Protocol):
         """Whether it has the part that only a directory has, and locks."""
 
     @property
+    def has_paths(self) -> bool:
+        """Whether other programs open its files by their paths."""
+
+    @property
     def directory(self) -> Directory:
         """The part that only a directory has."""
 
