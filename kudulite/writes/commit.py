@@ -115,8 +115,8 @@ class Commit:
             return skipped(newest, present(self.store).timestamp)
         check_write_is_open(self.store, self.state.write_id)
         runs = self._staged_runs()
-        if flush_table(self.store, self._touched(joined(parts for _, parts in runs))):
-            newest = self._checked_newest()
+        flush_table(self.store, self._touched(joined(parts for _, parts in runs)))
+        newest = self._checked_newest()
         if self.reread is None:
             parts = self._first_rebased(runs, newest)
         else:
