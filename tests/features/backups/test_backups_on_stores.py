@@ -273,7 +273,7 @@ def raced(
             found = work()
         except KuduliteError as error:
             found = error
-        is_over = not steps.has_acted
+        is_over = not steps.end()
         if not is_over:
             yield number, found
         number += each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,6 @@ from obstore.store import MemoryStore
 from kudulite.storage import object_storage
 from kudulite.storage.object_storage import ObjectStorage
 from kudulite.storage.storage_options import S3
-from kudulite.table.background_work import BackgroundWork
 
 
 class MemoryBuckets:
@@ -50,28 +50,38 @@ class MemoryBuckets:
         return sorted(found)
 
     def before_step(self, number: int, action: Callable[[], object]) -> Steps:
-        """Run an action once, before the step of that number from now on.
-
-        No flush begins for the age of rows: the action would run in the thread of that, beside the
-        test.
-        """
-        self._patch.setattr(BackgroundWork, "schedule", lambda *_: None)
+        """Run an action once, before the step of that number from now on."""
         steps = Steps(number, action)
         self._patch.setattr(ObjectStorage, "before", steps.before)
         return steps
 
 
 class Steps:
-    """Counts durable steps of objects, and runs an action before one of them."""
+    """Counts durable steps of objects, and runs an action before one of them.
+
+    The step may be one of background work, and the action goes on in its thread beside the test.
+    """
 
     def __init__(self, number: int, action: Callable[[], object]) -> None:
         self._number, self._action = number, action
         self.count = 0
         self.has_acted = False
+        self._lock, self._ended = threading.Lock(), threading.Event()
 
     def before(self, operation: str, path: Path) -> None:
         """Count a step."""
-        number, self.count = self.count, self.count + 1
-        if number == self._number and not self.has_acted:
-            self.has_acted = True
-            self._action()
+        with self._lock:
+            acts = self.count == self._number and not self.has_acted
+            self.has_acted |= acts
+            self.count += 1
+        if acts:
+            try:
+                self._action()
+            finally:
+                self._ended.set()
+
+    def end(self) -> bool:
+        """Wait for the action, which does not begin any more; return whether it has run."""
+        with self._lock:
+            self._number = -1
+        return self.has_acted and self._ended.wait()
