@@ -16,9 +16,7 @@ import numpy as np
 import pyarrow as pa
 from stores.workload import Aggregate
 
-from tests.support.object_server import WRITER
-
-REGION = "us-east-1"
+from tests.support.object_server import ObjectServer
 
 
 @dataclass(frozen=True)
@@ -33,14 +31,7 @@ class Place:
         """Options as object_store, Delta and Lance have them; none of a folder."""
         if self.endpoint is None:
             return {}
-        key, secret = WRITER
-        return {
-            "aws_endpoint_url": self.endpoint,
-            "aws_access_key_id": key,
-            "aws_secret_access_key": secret,
-            "aws_region": REGION,
-            "allow_http": "true",
-        }
+        return ObjectServer.at(self.endpoint).signed_options
 
     def table(self, name: str) -> str:
         """Return the address of a table."""

@@ -550,8 +550,8 @@ def range_of(
     names = [column.name for column in columns]
 
     def bound(given: Any, is_upper: bool, kind: str) -> tuple | None:
-        kind = kind.lower()
-        if kind not in BOUND_TYPES:
+        name = kind.lower() if isinstance(kind, str) else kind
+        if name not in BOUND_TYPES:
             raise OptionError(f"range bound type {kind!r}; known: {', '.join(BOUND_TYPES)}")
         row = _bound_tuple(given, names)
         if row is None:
@@ -560,11 +560,11 @@ def range_of(
             raise SchemaError(f"range bound {row!r}; the range columns are {', '.join(names)}")
         pairs = zip(row, columns, strict=False)
         canonical = tuple(canonical_value(v, c.type, c.name) for v, c in pairs)
-        if (kind == "inclusive") != is_upper:
+        if (name == "inclusive") != is_upper:
             return canonical
         # Its half-open twin begins or ends at the next value.
         if len(canonical) < len(columns):
-            raise SchemaError(f"bound {canonical!r} must name every range column to be {kind}")
+            raise SchemaError(f"bound {canonical!r} must name every range column to be {name}")
         last = columns[-1]
         key, _ = literal_floor(canonical[-1], last.type, last.name)
         try:

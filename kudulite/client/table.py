@@ -126,7 +126,7 @@ class Table(BatchOperations, RowOperations):
                     f"a kudulite table has no {name}, a method of kudu-python's tables; use"
                     f" table.{_OF_KUDU_PYTHON[name]}(…), or open the table with kudulite.kudu"
                 )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return super().__getattribute__(name)  # which raises, also what a property raised
 
     # -- what it is
 

@@ -29,7 +29,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -86,14 +86,15 @@ class OpenWrite:
 
     def end(self) -> None:
         """End the write: those of its files that are in no version are garbage from now on."""
-        end_settled_write(self.store, self.id)
-        if self.made is not None:
-            self.made.close()
+        self._end(end_settled_write)
 
     def abort(self) -> None:
         """End the write before it has published. Raises StorageError where its record stays."""
+        self._end(end_write)
+
+    def _end(self, end: Callable[[TableStore, str], None]) -> None:
         try:
-            end_write(self.store, self.id)
+            end(self.store, self.id)
         finally:
             if self.made is not None:
                 self.made.close()
@@ -242,13 +243,13 @@ class OpenWrites(tuple[WriteRecord, ...]):
         one. One that is not open any more has published before, if at all. Records that this
         process could not delete are deleted first.
         """
-        ended = store.environment.ended_writes
+        folder, ended = store.place / WRITES_FOLDER, store.environment.ended_writes
         for path in list(ended):
-            if path.parent == store.place / WRITES_FOLDER:
+            if path.parent == folder:
                 with contextlib.suppress(StorageError):  # it stays for the next call
                     store.storage.delete(path)
                     ended.discard(path)
-        files = store.storage.files_below(store.place / WRITES_FOLDER, is_fresh=True)
+        files = store.storage.files_below(folder, is_fresh=True)
         found = (_read(store.storage, file) for file in files)
         return OpenWrites(record for record in found if record is not None)
 

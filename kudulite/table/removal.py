@@ -51,15 +51,17 @@ def discard_folder(folder: Path, root: Path, environment: Environment) -> None:
     A table that has got another folder before is not removed, and none gets one later. In a
     directory all that is in the folder is removed with it.
     """
-    storage, trash = environment.storage, root / new_trash_name()
+    storage, trash, is_there = environment.storage, root / new_trash_name(), True
     try:
         storage.move(folder, trash)
     except StorageError as error:
-        if error.errno != errno.ENOENT:  # else another process has moved it
+        if error.errno != errno.ENOENT:
             raise
+        is_there = False  # another process has moved it
     # Else a power failure could bring the name back to a table without some files.
     storage.sync({folder.parent, root})
-    _remove_tables(trash, environment)
+    if is_there:
+        _remove_tables(trash, environment)
 
 
 def _remove_tables(trash: Path, environment: Environment) -> None:

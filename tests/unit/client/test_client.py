@@ -283,6 +283,19 @@ def test_a_method_of_kudu_pythons_tables_says_what_to_use(core: CoreTables):
     assert not hasattr(table, "scanner")
 
 
+def test_an_error_in_a_property_of_a_table_is_shown(core: CoreTables):
+    """And not that the table has no such property."""
+
+    class Faulty(kudulite.Table):
+        @property
+        def faulty(self) -> object:
+            return object().nothing  # type: ignore[attr-defined]
+
+    core.client().create_table("t", pa.schema([("k", pa.int64())]), primary_key="k")
+    with pytest.raises(AttributeError, match="'object' object has no attribute 'nothing'"):
+        Faulty(core.client().table("t")._store).faulty  # noqa: B018
+
+
 def test_a_column_that_is_not_there_is_a_key_or_index_error(core: CoreTables):
     """Whichever a program catches; the text stands without quotes."""
     schema = pa.schema([("k1", pa.int32()), ("k2", pa.string()), ("v", pa.int64())])

@@ -21,7 +21,7 @@ class HeldRead:
     is_short = False
 
     def run(self) -> pa.RecordBatch:
-        """Wait, but not for ever."""
+        """Wait until it may, for half a minute at most."""
         self.may_end.wait(30)
         self.ended.append(self.may_end.is_set())
         return BATCH
