@@ -107,6 +107,7 @@ class BulkWrite:
         self._state = state
         self._open = opened
         self._reread = reread
+        self._written: set[Path] = set()  # files of tasks that were staged here
 
     def _with(self, state: WriteState) -> BulkWrite:
         return BulkWrite(self._store, state, self._open)
@@ -147,6 +148,7 @@ class BulkWrite:
                     if not is_write_open(self._store, self._state.write_id):
                         self._remove_files()
                 raise
+            self._written.update(files.made)
             return staged
 
     def for_application(self, application_id: str, application_version: int) -> BulkWrite:
@@ -235,7 +237,7 @@ class BulkWrite:
 
     def _commit_files(self, base: Manifest, tasks: Sequence[StagedTask]) -> WriteResult:
         begin = time.perf_counter()
-        commit = Commit(self._store, self._state, base, tasks, self._reread)
+        commit = Commit(self._store, self._state, base, tasks, self._reread, self._written)
         result = commit.run()
         seconds = time.perf_counter() - begin
         count_write(self._store, self._state, result, seconds)

@@ -26,14 +26,14 @@ class NewFiles:
         self.storage = storage
         self.write_id = write_id
         self._folders: set[Path] = set()  # whose names are not durable yet
-        self._made: list[Path] = []
+        self.made: list[Path] = []
         self._rowsets: list[Path] = []  # folders of new ones
 
     def sink(self, folder: Path, kind: str) -> Sink:
         """Open a new file of a folder, which is made if it is missing; see names.py for kinds."""
         path = folder / new_file_name(kind, self.write_id)
         self._folders.add(folder)
-        self._made.append(path)
+        self.made.append(path)
         return self.storage.open_sink(path)
 
     def put(self, folder: Path, kind: str, content: bytes) -> FileRef:
@@ -58,7 +58,7 @@ class NewFiles:
         """Remove all files that were made, of which none may be in a version."""
         for path in self._rowsets:
             self.storage.delete_below(path)
-        for path in self._made:
+        for path in self.made:
             if path.parent not in self._rowsets:
                 self.storage.delete(path)
-        self._rowsets, self._made = [], []
+        self._rowsets, self.made = [], []

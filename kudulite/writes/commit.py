@@ -30,10 +30,11 @@ published; (3) before step 6 nothing is visible, and an error leaves the table a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
@@ -104,19 +105,19 @@ class Commit:
     base: Manifest
     tasks: Sequence[StagedTask]
     reread: Reread | None = None
+    written: Collection[Path] = ()  # files of tasks that this process has put, whole
     _bases: dict[int, Manifest] = field(default_factory=dict)
     # All parts that tasks or a rebase have made, by identity; a later one may replace them.
     _made: dict[int, StagedTablet] = field(default_factory=dict)
 
     def run(self) -> CommitResult:
         """Publish the write. Raises RowError, ConflictError, LockTimeoutError, StorageError."""
-        newest = self._checked_newest()
         if self.state.application_id is not None and is_committed(self.state, listing(self.store)):
-            return skipped(newest, present(self.store).timestamp)
-        check_write_is_open(self.store, self.state.write_id)
+            found = present(self.store)
+            return skipped(found.manifest, found.timestamp)
         runs = self._staged_runs()
         flush_table(self.store, self._touched(joined(parts for _, parts in runs)))
-        newest = self._checked_newest()
+        newest = self._checked(self.store.chain.last_seen())  # the flush has looked
         if self.reread is None:
             parts = self._first_rebased(runs, newest)
         else:
@@ -159,7 +160,7 @@ class Commit:
         checks: list[Callable[[], None]] = [
             partial(check_write_is_open, self.store, self.state.write_id),  # its files stay now
             self._files.sync,
-            installer.check_files,
+            partial(installer.check_files, {*self.written, *self._files.made}),
         ]
         self.store.storage.side_by_side(lambda check: check(), checks)
         manifest = self._publish_next(newest, installer, counts, turn)
@@ -193,9 +194,6 @@ class Commit:
         return self.store.update(build, newest, turn)
 
     # -- what the version must be
-
-    def _checked_newest(self) -> Manifest:
-        return self._checked(self.store.chain.newest_of(self.state.table_id))
 
     def _checked(self, newest: Manifest) -> Manifest:
         self._check_same_schema(newest)
@@ -451,8 +449,11 @@ class Installer:
     parts: Parts
     timestamp: int = -1  # of the superblocks that were written last
 
-    def check_files(self) -> None:
-        """Raise StorageError or CorruptionError unless the files of all parts are there, whole."""
+    def check_files(self, written: Collection[Path]) -> None:
+        """Raise StorageError or CorruptionError unless the files of all parts are there, whole.
+
+        Those that this process has `written` are, while the write is open.
+        """
         storage = self.store.storage
         files = [
             (self.store.tablet_folder(tablet_id) / name, ref)
@@ -460,7 +461,8 @@ class Installer:
             for part in parts
             for name, ref in part.files()
         ]
-        storage.side_by_side(lambda file: check_length(storage, *file), files)
+        others = [(path, ref) for path, ref in files if path not in written]
+        storage.side_by_side(lambda file: check_length(storage, *file), others)
 
     def install(self, timestamp: int, newest: Manifest) -> dict[str, TabletEntry]:
         """Write superblocks of `newest` with the parts in them, committed at `timestamp`.
