@@ -48,6 +48,7 @@ from kudulite.errors import (
 )
 from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Rows, Where, WriteOptions
 from kudulite.model.condition import ColumnExpression, Condition, Predicate
+from kudulite.model.expression import Computed, expr
 from kudulite.model.hybrid_time import Timestamp, parse_timestamp
 from kudulite.model.predicate import parse_where
 from kudulite.model.schema import Column, PartialRow, Schema, schema_from_arrow
@@ -138,6 +139,7 @@ __all__ = [
     "ColumnSpec",
     "ColumnType",
     "Columns",
+    "Computed",
     "Condition",
     "GarbageResult",
     "Key",
@@ -198,6 +200,7 @@ __all__ = [
     "decimal",
     "double",
     "errors",
+    "expr",
     "float_",
     "int8",
     "int16",

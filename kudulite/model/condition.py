@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from kudulite.errors import OptionError, UsageError
+from kudulite.model.expression import Arithmetic
 from kudulite.model.types import value_text
 
 OPERATORS = (
@@ -255,10 +256,11 @@ def _compared(column: str, op: str, value: Any) -> Predicate:
     return Predicate(column, op, value)
 
 
-class ColumnExpression:
+class ColumnExpression(Arithmetic):
     """A column to compare: `==`, `!=`, `<`, `<=`, `>`, `>=` and the methods return a Predicate.
 
-    `== None` means IS NULL, `!= None` means IS NOT NULL.
+    `== None` means IS NULL, `!= None` means IS NOT NULL. `+`, `-`, `*`, `/` and `%` return a value
+    to set, which each row computes.
     """
 
     __slots__ = ("name",)
@@ -271,6 +273,11 @@ class ColumnExpression:
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    @property
+    def sql(self) -> str:
+        """The column's name, quoted."""
+        return f"`{self.name.replace('`', '``')}`"
 
     def _value(self, value: Any) -> Any:
         """Return what the column is compared with; a subclass may convert what was given."""

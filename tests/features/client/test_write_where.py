@@ -10,8 +10,9 @@ import pytest
 
 import kudulite
 from kudulite.client import batch_operations
-from kudulite.client.batch_operations import with_constants
+from kudulite.client.computed_rows import with_cells
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
+from kudulite.model.expression_text import ConstantCell
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.tablet import resolve
 from tests.support.tables.core_tables import CoreTables, altered, stored
@@ -204,7 +205,8 @@ def test_an_altered_table_is_written_as_it_is_now(core, table):
 def test_a_large_constant_is_cut_into_small_batches():
     """A text of 1 MiB for 100,000 rows would be 100 GB."""
     batch = pa.record_batch({"k": pa.array(range(40))})
-    parts = list(with_constants(iter([batch]), {"s": pa.scalar("x" * (1 << 20))}))
+    cell = ConstantCell(pa.scalar("x" * (1 << 20)))
+    parts = list(with_cells(iter([batch]), ["k"], {"s": cell}))
     assert sum(part.num_rows for part in parts) == 40
     assert max(part.nbytes for part in parts) <= 17 << 20
 
