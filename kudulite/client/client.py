@@ -22,7 +22,7 @@ from __future__ import annotations
 import errno
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -72,6 +72,7 @@ from kudulite.errors import (
 from kudulite.model.aliases import Rows
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.schema import Schema, schema_from_arrow
+from kudulite.shown.html import html_table, html_title
 from kudulite.storage.address import parse_address
 from kudulite.storage.names import is_trash, staged_of
 from kudulite.storage.storage import as_path, is_there
@@ -333,6 +334,27 @@ class Client:
     def table_exists(self, table_name: str) -> bool:
         """Whether there is a table of this name."""
         return self._store(table_name).chain.exists()
+
+    def __getitem__(self, table_name: str) -> Table:
+        """Open a table, as `table` does."""
+        return self.table(table_name)
+
+    def __contains__(self, table_name: object) -> bool:
+        """Whether there is a table of this name."""
+        return isinstance(table_name, str) and self.table_exists(table_name)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the tables."""
+        return iter(self.list_tables())
+
+    def _repr_html_(self) -> str:
+        """Return the tables as an HTML table, for notebooks."""
+        rows = []
+        for name in self.list_tables():
+            table = self.table(name)
+            rows.append((name, *table.shape, table.comment))
+        title = html_title(f"kudulite client of {self.root}")
+        return title + html_table(("table", "rows", "columns", "comment"), rows)
 
     def table(self, table_name: str) -> Table:
         """Open a table. Raises TableNotFoundError listing the tables that are there.

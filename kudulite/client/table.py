@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import pyarrow as pa
 
@@ -32,6 +32,7 @@ from kudulite.client.native_scan import Scan
 from kudulite.client.row_operations import RowOperations
 from kudulite.client.scan import Changes
 from kudulite.client.table_copy import copy_with_past, empty_copy
+from kudulite.client.table_frame import TableFrame
 from kudulite.client.table_names import move_table
 from kudulite.client.tokens import (
     ChangeToken,
@@ -68,15 +69,14 @@ from kudulite.upkeep.purge import PurgeReport, purge_keys
 from kudulite.upkeep.statistics import TableStatistics, live_row_count, table_statistics
 
 if TYPE_CHECKING:
-    import duckdb
-    import polars as pl
+    pass
 
 
 # Methods that only tables of kudulite.kudu have, and what does the same here.
 _OF_KUDU_PYTHON = {"scanner": "scan", "scan_token_builder": "scan_tokens"}
 
 
-class Table(BatchOperations, RowOperations):
+class Table(TableFrame, BatchOperations, RowOperations):
     """One table; made by `Client.table`, `Client.create_table` and `open_table`."""
 
     def __init__(self, store: TableStore) -> None:
@@ -97,15 +97,12 @@ class Table(BatchOperations, RowOperations):
         fields += [(name, text) for name in ("owner", "comment") if (text := getattr(self, name))]
         title = html_title(f"kudulite table {self.name}")
         columns = self._store.newest().schema._repr_html_()
-        parts = (title, html_fields(fields), columns, html_rows(self.head()))
-        return "".join(parts)
+        first_rows = html_rows(self.scan(ordered=True, limit=ROWS_SHOWN).to_arrow())
+        return "".join((title, html_fields(fields), columns, first_rows))
 
     def __len__(self) -> int:
         """Return the number of rows now, from metadata; the same as `live_row_count`."""
         return self.live_row_count
-
-    # Neither `for row in table` nor `name in table` would do what it says; see `scan` and `schema`.
-    __iter__ = None
 
     def __bool__(self) -> bool:
         """Return True, also for a table without rows."""
@@ -223,8 +220,19 @@ class Table(BatchOperations, RowOperations):
         """The ids of the tablets, as `maintain` takes them."""
         return [entry.id for entry in self._store.newest().tablets]
 
-    def __getitem__(self, column: str | int) -> ColumnExpression:
-        """Return a column to compare: `table["host"] == "a"`. Raises ColumnNotFoundError."""
+    @overload
+    def __getitem__(self, column: str | int) -> ColumnExpression: ...
+
+    @overload
+    def __getitem__(self, column: list[str]) -> Scan: ...
+
+    def __getitem__(self, column: str | int | list[str]) -> ColumnExpression | Scan:
+        """Return a column to compare, `table["host"] == "a"`, or a scan, `table[["id", "host"]]`.
+
+        Raises ColumnNotFoundError.
+        """
+        if isinstance(column, list):
+            return self.scan(column)
         schema = self.schema
         try:
             return ColumnExpression(schema[column].name)
@@ -322,20 +330,6 @@ class Table(BatchOperations, RowOperations):
         """
         read = plan_rows(self._store, ReadRequest.of(columns, where, at=at))
         return plan_native(read, is_readable, limits, with_overlays=with_overlays)
-
-    def to_pandas(self, dtype_backend: str | None = None, **options: Any) -> Any:
-        """Return the rows of now as a pandas DataFrame; see `Scan.to_pandas`."""
-        return self.scan().to_pandas(dtype_backend, **options)
-
-    def to_polars(self) -> pl.LazyFrame:
-        """Return the rows of now as a Polars LazyFrame; see `Scan.to_polars`."""
-        return self.scan().to_polars()
-
-    def to_duckdb(
-        self, connection: duckdb.DuckDBPyConnection | None = None
-    ) -> duckdb.DuckDBPyRelation:
-        """Return the rows of now as a DuckDB relation; see `Scan.to_duckdb`."""
-        return self.scan().to_duckdb(connection)
 
     # -- the past
 

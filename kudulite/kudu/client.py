@@ -332,7 +332,7 @@ class Table(engine_table.Table):
         """The table's columns, key columns first."""
         return Schema(self._store.newest().schema)
 
-    def __getitem__(self, key: str | int) -> Column:
+    def __getitem__(self, key: str | int) -> Column:  # type: ignore[override]
         """Return a column to compare: `table["host"] == "a"`."""
         return Column(self, self.schema[key])
 

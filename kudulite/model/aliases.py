@@ -54,12 +54,13 @@ Row = dict[str, Any]
 Columns = Sequence[str] | str
 # A predicate as a tuple: ("v", ">", 1); operators are = == != < <= > >= in, not in.
 Comparison = tuple[str, str, Any]
-# Conditions that rows must meet: SQL text, predicates joined by & | ~, or tuples. All of a sequence
-# must hold; of a list of lists of tuples, all of at least one list.
+# Conditions that rows must meet: SQL text, text with the values of its `?`, predicates joined by
+# & | ~, or tuples. All of a sequence must hold; of a list of lists of tuples, all of at least one.
 Where = (
     str
     | Condition
     | Comparison
+    | tuple[str, list[Any]]
     | Sequence[str | Condition | Comparison]
     | Sequence[list[Comparison]]
 )

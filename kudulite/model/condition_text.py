@@ -19,10 +19,11 @@ time zone to a Python source.)
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sqlglot import TokenType, exp
@@ -31,6 +32,7 @@ from sqlglot.errors import SqlglotError
 
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
 from kudulite.model.condition import And, Condition, Or, Predicate
+from kudulite.model.expression import literal_sql
 from kudulite.model.schema import Column, Schema
 
 # The value of a literal.
@@ -60,14 +62,17 @@ _FLOAT_CASTS = {"FLOAT", "DOUBLE"}
 _ZONE_NAME = re.compile(r"(.*\d)\s+([A-Za-z][\w+\-/]*)|(.*\d)(Z)")
 
 
-def parse_condition(text: str, schema: Schema) -> Condition:
+def parse_condition(text: str, schema: Schema, parameters: Sequence[Any] = ()) -> Condition:
     """Return the condition that `text` means, for a table of this schema.
+
+    Each `?` in it stands for one of the parameters, in their order.
 
     OptionError quotes the part that is not possible; ColumnNotFoundError lists the columns, and
     SchemaError says that a name is ambiguous.
     """
     try:
-        statements = SPARK.parse_into(exp.Condition, joined_quotes(text))
+        filled = _filled(text, parameters)
+        statements = SPARK.parse_into(exp.Condition, joined_quotes(filled))
         if len(statements) == 1 and statements[0] is not None:
             return _Translator(schema).condition(cast(exp.Expression, statements[0]))
     except SqlglotError as error:
@@ -81,6 +86,19 @@ def parse_condition(text: str, schema: Schema) -> Condition:
     except RecursionError:
         raise OptionError("condition: parentheses and NOT are nested too deeply") from None
     raise OptionError(f"condition {text!r} is not one condition; {ALLOWED}")
+
+
+def _filled(text: str, parameters: Sequence[Any]) -> str:
+    """Write each parameter in the place of its `?`. Raises OptionError for another number."""
+    places = [each for each in SPARK.tokenize(text) if each.token_type == TokenType.PLACEHOLDER]
+    if len(places) != len(parameters):
+        raise OptionError(
+            f"condition {text!r} has {len(places)} parameters ?, and {len(parameters)} values were"
+            ' given; give both as in where=("city = ? AND v > ?", ["Rome", 5])'
+        )
+    for place, value in zip(reversed(places), reversed(parameters), strict=True):
+        text = text[: place.start] + literal_sql(value) + text[place.end + 1 :]
+    return text
 
 
 def plain_message(error: SqlglotError) -> str:
