@@ -179,3 +179,9 @@ def test_loadgen_stops_by_itself(tmp_path, sessions: bool):
     limited = value("loadgen", tmp_path / "a", "--seconds", 0.5, "--rate", 200, "--batch-rows", 10)
     assert 10 <= limited["row_count"] <= 110 and 0.3 < limited["seconds"] < 30
     assert "rows_per_second" in output("loadgen", tmp_path / "a", "--rows", 1)
+
+
+def test_loadgen_writes_no_more_than_its_rate_in_its_time(tmp_path):
+    """A write has fewer rows than --batch-rows where the rate does not allow so many."""
+    found = value("loadgen", tmp_path / "a", "--seconds", 0.5, "--rate", 100, "--batch-rows", 1000)
+    assert found["row_count"] == 50
