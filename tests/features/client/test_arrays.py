@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import kudulite as kudu
+import kudulite
 from kudulite.client.client import Client
 from kudulite.errors import KuduliteError, OptionError, RowError, SchemaError
 from tests.support.tables.core_tables import CoreTables
@@ -15,11 +15,11 @@ from tests.support.tables.readings import every_reading
 def client(core: CoreTables) -> Client:
     """A client with table t (k | numbers array(int32), words array(varchar(3)), n)."""
     client = core.client()
-    builder = kudu.schema_builder()
-    builder.add_column("k", kudu.int32, nullable=False)
-    builder.add_column("numbers", kudu.array(kudu.int32))
+    builder = kudulite.schema_builder()
+    builder.add_column("k", kudulite.int32, nullable=False)
+    builder.add_column("numbers", kudulite.array(kudulite.int32))
     builder.add_column("words", "array(varchar(3))", encoding="dict")
-    builder.add_column("n", kudu.int64)
+    builder.add_column("n", kudulite.int64)
     builder.set_primary_keys(["k"])
     client.create_table("t", builder.build())
     return client
@@ -80,7 +80,7 @@ def test_columns_of_arrays_are_added_renamed_and_dropped(client: Client):
     table = client.table("t")
     table.insert([row(1, [1])])
     alterer = client.new_table_alterer(table)
-    alterer.add_column("late", kudu.array("double"))
+    alterer.add_column("late", kudulite.array("double"))
     alterer.alter_column("numbers", rename_to="old")
     table = alterer.drop_column("words").alter()
     table.upsert([{"k": 2, "late": [0.5, None]}])
@@ -143,8 +143,8 @@ def test_what_arrays_cannot_do_is_refused_by_name(client: Client, case):
 def test_a_layout_that_arrays_cannot_have(core: CoreTables, options, layout):
     """No default, no key, no hash and no range partitions."""
     with pytest.raises(KuduliteError, match="'l'"):
-        builder = kudu.schema_builder()
-        builder.add_column("k", kudu.int32, nullable=False)
+        builder = kudulite.schema_builder()
+        builder.add_column("k", kudulite.int32, nullable=False)
         nullable = "primary_key" not in layout
         builder.add_column("l", "array(int32)", nullable=nullable, **options)
         builder.set_primary_keys(layout.pop("primary_key", ["k"]))

@@ -6,7 +6,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-import kudulite as kudu
+import kudulite
 from kudulite.backups.backup_job import backup
 from kudulite.backups.restore_job import restore
 from kudulite.chain.manifest import Manifest
@@ -19,17 +19,17 @@ from tests.support.tables.core_tables import CoreTables, altered
 
 
 @pytest.fixture(params=[0, 100], ids=["bulk", "log"])
-def table(core: CoreTables, request) -> kudu.Table:
+def table(core: CoreTables, request) -> kudulite.Table:
     """An empty table of one tablet, whose small batches are staged or go through the log."""
     return create(core.client(small_write_rows_max=request.param))
 
 
-def ids(table: kudu.Table) -> list[int]:
+def ids(table: kudulite.Table) -> list[int]:
     """The ids of all rows, ascending."""
     return sorted(number for _, number in rows_of(table))
 
 
-def keyed(builder, *columns: tuple, keys=None) -> kudu.Schema:
+def keyed(builder, *columns: tuple, keys=None) -> kudulite.Schema:
     """A schema of columns (name, type); `keys` are given to set_non_unique_primary_keys."""
     for name, column_type in columns:
         builder.add_column(name, column_type, nullable=False)
@@ -42,17 +42,17 @@ def test_the_schema_has_the_column_behind_the_key():
     """However the key is given; the last call counts, as in kudu-python's tests."""
     assert ID == "auto_incrementing_id"
     schema = keyed(
-        kudu.schema_builder(), ("a", "int8"), ("b", "string"), ("v", "double"), keys=["a", "b"]
+        kudulite.schema_builder(), ("a", "int8"), ("b", "string"), ("v", "double"), keys=["a", "b"]
     )
     assert schema.names == ["a", "b", ID, "v"] and schema.primary_keys() == ["a", "b", ID]
-    assert schema[ID].type == kudu.int64 and not schema[ID].nullable
-    builder = kudu.schema_builder()
+    assert schema[ID].type == kudulite.int64 and not schema[ID].nullable
+    builder = kudulite.schema_builder()
     builder.add_column("k", "int64").primary_key().non_unique_primary_key()
     assert builder.build().primary_keys() == ["k", ID]
-    builder = kudu.schema_builder()
+    builder = kudulite.schema_builder()
     builder.add_column("k", "int64", non_unique_primary_key=True).primary_key()
     assert builder.build().primary_keys() == ["k"]
-    builder = kudu.schema_builder()
+    builder = kudulite.schema_builder()
     builder.add_column("k", "int64", nullable=False)
     builder.set_non_unique_primary_keys(["k"]).set_primary_keys(["k"])
     assert builder.build().primary_keys() == ["k"]
@@ -76,14 +76,14 @@ WRONG = [
 @pytest.mark.parametrize(("make", "problem"), WRONG, ids=[str(n) for n in range(len(WRONG))])
 def test_a_wrong_key_is_refused(make, problem):
     """Also a column of the reserved name, in any case of letters."""
-    with pytest.raises(kudu.KuduInvalidArgument, match=problem):
-        make(kudu.schema_builder())
+    with pytest.raises(kudulite.KuduInvalidArgument, match=problem):
+        make(kudulite.schema_builder())
 
 
 def test_rows_are_numbered_from_1_in_each_tablet(core):
     """As kudu-python's own test of it: the ids are in the second place of each tuple."""
     table = create(core.client(), "hashed")
-    session = kudu.Session()
+    session = kudulite.Session()
     for number in range(10):
         session.apply(table.new_insert({"k": 1, "v": number}))
     session.flush()
@@ -135,7 +135,7 @@ def test_who_may_give_an_id(table):
 
 def test_sessions_check_it_when_an_operation_is_applied(table):
     """With the words of Kudu's client."""
-    session = kudu.Session()
+    session = kudulite.Session()
     with pytest.raises(SchemaError, match="should not be specified for Insert operation"):
         session.apply(table.new_insert({"k": 1, ID: 1}))
     for make in (table.new_upsert, table.new_upsert_ignore):
@@ -169,7 +169,7 @@ def test_ids_go_on_over_everything_that_happens_to_a_table(table):
         lambda: table.compact(),
         lambda: table.truncate(),
         lambda: table.restore(moment),
-        lambda: altered(kudu.connect(folder), "t", lambda a: a.set_history_retention(700_000)),
+        lambda: altered(kudulite.connect(folder), "t", lambda a: a.set_history_retention(700_000)),
     )
     for number, step in enumerate(steps):
         table.insert([{"k": 1, "v": number}])
@@ -180,9 +180,9 @@ def test_ids_go_on_over_everything_that_happens_to_a_table(table):
     table.overwrite([{"k": 3, ID: 2, "v": 1}])
     assert rows_of(table) == {(3, 2): 1}
     table.insert([{"k": 3}])
-    assert ids(kudu.open_table(table.path)) == [2, 9]
-    kudu.open_table(table.path).copy_to(folder / "copy")
-    copy = kudu.open_table(folder / "copy")
+    assert ids(kudulite.open_table(table.path)) == [2, 9]
+    kudulite.open_table(table.path).copy_to(folder / "copy")
+    copy = kudulite.open_table(folder / "copy")
     copy.insert([{"k": 3}])
     assert ids(copy) == [2, 9, 10]
 
@@ -208,7 +208,7 @@ def test_changes_and_history_have_the_whole_key(table):
     changes = table.changes(start).to_pylist()
     assert [(c[ID], c["v"], c["_change_type"]) for c in changes] == [(2, 2, "insert")]
     assert table.history((1, 1)).column("_change_type").to_pylist() == ["insert", "delete"]
-    other = create(kudu.connect(table.path.parent), name="other")
+    other = create(kudulite.connect(table.path.parent), name="other")
     other.upsert(table.changes(start).to_arrow().select(["k", ID, "v"]))
     other.insert([{"k": 1}])
     assert ids(other) == [2, 3]
@@ -227,7 +227,7 @@ def test_backups_keep_ids_and_their_count(table, tmp_path):
     restored.insert([{"k": 1}])
     assert ids(restored) == [1, 2, 5]
     restored = restore(
-        tmp_path / "set", tmp_path / "first", at=kudu.list_backups(tmp_path / "set")[0].id
+        tmp_path / "set", tmp_path / "first", at=kudulite.list_backups(tmp_path / "set")[0].id
     )
     assert ids(restored) == [1, 2, 3]
 
@@ -266,7 +266,7 @@ def test_the_last_id_of_all(table):
     reason = "max auto-incrementing column value reached"
     with pytest.raises(RowError, match=reason):
         table.insert([{"k": 1, "v": 3}])
-    session = kudu.Session()
+    session = kudulite.Session()
     session.apply(table.new_insert({"k": 1, "v": 3}))
     with pytest.raises(RowError, match=reason):
         session.flush()
@@ -276,12 +276,12 @@ def test_the_last_id_of_all(table):
 
 def test_partitions_are_not_by_the_id(core):
     """A row's tablet is known before its number."""
-    builder = kudu.schema_builder()
+    builder = kudulite.schema_builder()
     builder.add_column("k", "int32").non_unique_primary_key()
     schema = builder.build()
     for partitioning in (
-        kudu.Partitioning().add_hash_partitions(["k", ID], 2),
-        kudu.Partitioning().set_range_partition_columns([ID]),
+        kudulite.Partitioning().add_hash_partitions(["k", ID], 2),
+        kudulite.Partitioning().set_range_partition_columns([ID]),
     ):
         with pytest.raises(SchemaError, match=f"partitioning by column '{ID}'"):
             core.client().create_table("t", schema, partitioning)
@@ -301,7 +301,7 @@ def test_the_column_cannot_be_altered(core):
     ):
         alterer = client.new_table_alterer(table)
         change(alterer)
-        with pytest.raises(kudu.KuduInvalidArgument, match=problem):
+        with pytest.raises(kudulite.KuduInvalidArgument, match=problem):
             alterer.alter()
     alterer = client.new_table_alterer(table)
     alterer.alter_column(ID).comment("numbered").encoding("plain").compression("zlib")
@@ -359,7 +359,7 @@ def test_only_such_a_table_has_last_ids(table):
     assert body["tablets"][0]["last_id"] == 2
     assert body["schema"]["columns"][1]["auto_incrementing"] is True
     assert Manifest.decode(path.read_bytes(), "x").tablets[0].last_id == 2
-    plain = kudu.connect(table.path.parent).create_table(
+    plain = kudulite.connect(table.path.parent).create_table(
         "plain", pa.schema([("k", pa.int32())]), primary_key="k"
     )
     content = (plain.path / "manifest" / version_name(1)).read_bytes()
