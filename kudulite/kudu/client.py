@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import kudulite.client.client as engine_client
+from kudulite.chain import partitioning as engine_partitioning
 from kudulite.chain.partition import PartitionSchema
-from kudulite.client import schema_builder, tokens
 from kudulite.client import table as engine_table
 from kudulite.client import table_alterer as engine_alterer
+from kudulite.client import tokens
 from kudulite.client.row_operations import WriteOperation
 from kudulite.errors import TableExistsError, TableNotFoundError
 from kudulite.kudu.cells import choice
@@ -201,7 +202,7 @@ class TimeDelta:
 # -- partitions
 
 
-class RangePartition(schema_builder.RangePartition):
+class RangePartition(engine_partitioning.RangePartition):
     """A range with hash partitions of its own, for `add_custom_range_partition`."""
 
     def __init__(
@@ -214,17 +215,17 @@ class RangePartition(schema_builder.RangePartition):
         kinds = _bound_type(lower_bound_type), _bound_type(upper_bound_type)
         super().__init__(lower_bound, upper_bound, *kinds)
 
-    def of_columns(self, columns: Sequence[EngineColumn]) -> schema_builder.RangePartition:
+    def of_columns(self, columns: Sequence[EngineColumn]) -> engine_partitioning.RangePartition:
         """Return the range with bounds as dicts of the columns of a table."""
         lower, upper, *kinds = self.bounds
-        plain = schema_builder.RangePartition(
+        plain = engine_partitioning.RangePartition(
             _bound_of(columns, lower), _bound_of(columns, upper), *kinds
         )
         plain.hash_dimensions = self.hash_dimensions
         return plain
 
 
-class Partitioning(schema_builder.Partitioning):
+class Partitioning(engine_partitioning.Partitioning):
     """Builder of a partitioning; every method returns the builder.
 
     A bound is a PartialRow, a dict of range columns, or the values of the schema's first columns.
@@ -266,7 +267,7 @@ class Partitioning(schema_builder.Partitioning):
 
     def build(self, schema: EngineSchema) -> PartitionSchema:
         """Return the partition schema of a table. Raises KuduInvalidArgument."""
-        plain = schema_builder.Partitioning()
+        plain = engine_partitioning.Partitioning()
         plain._hash, plain._range_columns = self._hash, self._range_columns
         bounds = functools.partial(_bound_of, schema.columns)
         plain._ranges = [
@@ -279,8 +280,8 @@ class Partitioning(schema_builder.Partitioning):
 
 
 def _custom_range(
-    given: schema_builder.RangePartition, columns: Sequence[EngineColumn]
-) -> schema_builder.RangePartition:
+    given: engine_partitioning.RangePartition, columns: Sequence[EngineColumn]
+) -> engine_partitioning.RangePartition:
     return given.of_columns(columns) if isinstance(given, RangePartition) else given
 
 

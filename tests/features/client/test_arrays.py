@@ -15,13 +15,13 @@ from tests.support.tables.readings import every_reading
 def client(core: CoreTables) -> Client:
     """A client with table t (k | numbers array(int32), words array(varchar(3)), n)."""
     client = core.client()
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("numbers", kudulite.array(kudulite.int32))
-    builder.add_column("words", "array(varchar(3))", encoding="dict")
-    builder.add_column("n", kudulite.int64)
-    builder.set_primary_keys(["k"])
-    client.create_table("t", builder.build())
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("numbers", kudulite.array(kudulite.int32)),
+        kudulite.column("words", "array(varchar(3))", encoding="dict"),
+        kudulite.column("n", kudulite.int64),
+    ]
+    client.create_table("t", kudulite.schema(columns, "k"))
     return client
 
 
@@ -143,9 +143,9 @@ def test_what_arrays_cannot_do_is_refused_by_name(client: Client, case):
 def test_a_layout_that_arrays_cannot_have(core: CoreTables, options, layout):
     """No default, no key, no hash and no range partitions."""
     with pytest.raises(KuduliteError, match="'l'"):
-        builder = kudulite.schema_builder()
-        builder.add_column("k", kudulite.int32, nullable=False)
+        columns = [kudulite.column("k", kudulite.int32, nullable=False)]
         nullable = "primary_key" not in layout
-        builder.add_column("l", "array(int32)", nullable=nullable, **options)
-        builder.set_primary_keys(layout.pop("primary_key", ["k"]))
-        core.client().create_table("u", builder.build(), **layout)
+        columns.append(kudulite.column("l", "array(int32)", nullable=nullable, **options))
+        core.client().create_table(
+            "u", kudulite.schema(columns, layout.pop("primary_key", ["k"])), **layout
+        )

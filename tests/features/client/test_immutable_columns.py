@@ -17,11 +17,14 @@ IMMUTABLE = "UPDATE not allowed for immutable column"
 
 def created(core: CoreTables, **options) -> kudulite.Table:
     """A table of an immutable column `i` and a mutable one `m`, with the row (1, "i1", "m1")."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False).primary_key()
-    builder.add_column("i", kudulite.string).mutable(False)
-    builder.add_column("m", kudulite.string)
-    table = core.client(**options).create_table("t", builder.build(), hash_partitions=[(["k"], 2)])
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("i", kudulite.string, mutable=False),
+        kudulite.column("m", kudulite.string),
+    ]
+    table = core.client(**options).create_table(
+        "t", kudulite.schema(columns, "k"), hash_partitions=[(["k"], 2)]
+    )
     table.insert([{"k": 1, "i": "i1", "m": "m1"}])
     return table
 
@@ -38,20 +41,17 @@ def rows(table: kudulite.Table) -> list[tuple]:
 
 
 def test_the_schema_says_it():
-    """The spec, the column, the text, and the builder's keyword."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int64).primary_key()
-    builder.add_column("a", "double").mutable(True)
-    builder.add_column("b", "double").mutable(False)
-    builder.add_column("c", "double", mutable=False)
-    schema = builder.build()
-    assert [column.mutable for column in schema] == [True, True, False, False]
+    """The column, the text; never a key column."""
+    columns = [
+        kudulite.column("k", kudulite.int64),
+        kudulite.column("a", "double", mutable=True),
+        kudulite.column("b", "double", mutable=False),
+    ]
+    schema = kudulite.schema(columns, "k")
+    assert [column.mutable for column in schema] == [True, True, False]
     assert repr(schema["b"]) == 'double "b" IMMUTABLE' and repr(schema["a"]) == 'double "a"'
-    assert not kudulite.schema_builder().copy_column(schema["b"]).build().mutable
-    builder = kudulite.schema_builder()
-    builder.add_column("x", "int8").primary_key().mutable(False)
     with pytest.raises(SchemaError, match="column 'x': a key column never changes"):
-        builder.build()
+        kudulite.schema([kudulite.column("x", "int8", mutable=False)], "x")
 
 
 def test_an_insert_sets_the_cell(table):

@@ -29,47 +29,32 @@ def ids(table: kudulite.Table) -> list[int]:
     return sorted(number for _, number in rows_of(table))
 
 
-def keyed(builder, *columns: tuple, keys=None) -> kudulite.Schema:
-    """A schema of columns (name, type); `keys` are given to set_non_unique_primary_keys."""
-    for name, column_type in columns:
-        builder.add_column(name, column_type, nullable=False)
-    if keys is not None:
-        builder.set_non_unique_primary_keys(keys)
-    return builder.build()
+def keyed(*columns: tuple, keys: list[str]) -> kudulite.Schema:
+    """A schema of columns (name, type), whose key is not unique."""
+    made = [kudulite.column(name, column_type, nullable=False) for name, column_type in columns]
+    return kudulite.schema(made, keys, is_unique=False)
 
 
 def test_the_schema_has_the_column_behind_the_key():
-    """However the key is given; the last call counts, as in kudu-python's tests."""
+    """In the key and among the columns."""
     assert ID == "auto_incrementing_id"
-    schema = keyed(
-        kudulite.schema_builder(), ("a", "int8"), ("b", "string"), ("v", "double"), keys=["a", "b"]
-    )
+    schema = keyed(("a", "int8"), ("b", "string"), ("v", "double"), keys=["a", "b"])
     assert schema.names == ["a", "b", ID, "v"] and schema.primary_keys() == ["a", "b", ID]
     assert schema[ID].type == kudulite.int64 and not schema[ID].nullable
-    builder = kudulite.schema_builder()
-    builder.add_column("k", "int64").primary_key().non_unique_primary_key()
-    assert builder.build().primary_keys() == ["k", ID]
-    builder = kudulite.schema_builder()
-    builder.add_column("k", "int64", non_unique_primary_key=True).primary_key()
-    assert builder.build().primary_keys() == ["k"]
-    builder = kudulite.schema_builder()
-    builder.add_column("k", "int64", nullable=False)
-    builder.set_non_unique_primary_keys(["k"]).set_primary_keys(["k"])
-    assert builder.build().primary_keys() == ["k"]
-    builder.set_primary_keys(["k"]).set_non_unique_primary_keys(["k"])
-    assert builder.build().primary_keys() == ["k", ID]
 
 
 WRONG = [
     (
-        lambda b: keyed(b, ("v", "int8"), ("k", "int8"), keys=["k"]),
+        lambda: keyed(("v", "int8"), ("k", "int8"), keys=["k"]),
         "must be the first of the schema",
     ),
-    (lambda b: keyed(b, ("a", "int8"), ("k", "int8"), keys=["k", "a"]), "must be the first"),
-    (lambda b: keyed(b, ("k", "double"), keys=["k"]), "double may not be part of a primary key"),
-    (lambda b: keyed(b, ("k", "int8"), keys=["k", "k"]), "'k' is given more than once"),
-    (lambda b: keyed(b, ("k", "int8"), (ID, "int64"), keys=["k"]), "is a reserved column name"),
-    (lambda b: keyed(b, ("k", "int8"), (ID.upper(), "int8"), keys=["k"]), "is a reserved column"),
+    (lambda: keyed(("a", "int8"), ("k", "int8"), keys=["k", "a"]), "must be the first"),
+    (lambda: keyed(("k", "double"), keys=["k"]), "double may not be part of a primary key"),
+    (lambda: keyed(("k", "int8"), keys=["k", "k"]), "'k' is given more than once"),
+    (lambda: keyed(("k", "int8"), keys=["j"]), "primary key column 'j' is not in the schema"),
+    (lambda: keyed(("k", "int8"), keys=[]), "needs a primary key of at least one"),
+    (lambda: keyed(("k", "int8"), (ID, "int64"), keys=["k"]), "is a reserved column name"),
+    (lambda: keyed(("k", "int8"), (ID.upper(), "int8"), keys=["k"]), "is a reserved column"),
 ]
 
 
@@ -77,7 +62,7 @@ WRONG = [
 def test_a_wrong_key_is_refused(make, problem):
     """Also a column of the reserved name, in any case of letters."""
     with pytest.raises(kudulite.KuduInvalidArgument, match=problem):
-        make(kudulite.schema_builder())
+        make()
 
 
 def test_rows_are_numbered_from_1_in_each_tablet(core):
@@ -276,9 +261,8 @@ def test_the_last_id_of_all(table):
 
 def test_partitions_are_not_by_the_id(core):
     """A row's tablet is known before its number."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", "int32").non_unique_primary_key()
-    schema = builder.build()
+    columns = [kudulite.column("k", "int32")]
+    schema = kudulite.schema(columns, "k", is_unique=False)
     for partitioning in (
         kudulite.Partitioning().add_hash_partitions(["k", ID], 2),
         kudulite.Partitioning().set_range_partition_columns([ID]),

@@ -14,22 +14,22 @@ from kudulite.kudu.tokens import ScanTokenBuilder
 from tests.support.tables.core_tables import environment
 
 
-def described_table() -> tuple[kudulite.SchemaBuilder, kudulite.ColumnSpec, kudulite.Partitioning]:
-    """A schema with its key column, and a partitioning."""
-    builder = kudulite.schema_builder()
-    key = builder.add_column("k", kudulite.int64, nullable=False)
-    builder.add_column("v", kudulite.string, default="x", encoding="plain", compression="zstd")
-    builder.set_primary_keys(["k"])
+def described_table() -> tuple[kudulite.Schema, kudulite.Partitioning]:
+    """A schema and a partitioning."""
+    columns = [
+        kudulite.column("k", kudulite.int64),
+        kudulite.column("v", kudulite.string, default="x", encoding="plain", compression="zstd"),
+    ]
     partitioning = kudulite.Partitioning().add_hash_partitions(["k"], 2)
     partitioning.set_range_partition_columns(["k"]).add_range_partition([0], [100])
-    return builder, key, partitioning
+    return kudulite.schema(columns, "k"), partitioning
 
 
 def public_objects(folder: Path) -> list[Any]:
     """One of each public class, and what their methods give."""
     client = kudulite.Client(folder / "root", environment())
-    builder, key, partitioning = described_table()
-    table = client.create_table("t", builder.build(), partitioning)
+    schema, partitioning = described_table()
+    table = client.create_table("t", schema, partitioning)
     result = table.insert([{"k": 1, "v": "a"}, {"k": 2, "v": "b"}])
     session = client.new_session()
     kinds = ("insert", "upsert", "update", "delete")
@@ -42,10 +42,10 @@ def public_objects(folder: Path) -> list[Any]:
     table.upsert([{"k": 1, "v": "c"}])
     scanner = Scanner(table).add_predicate(table["v"] == "c")
     alterer = client.new_table_alterer(table)
-    alterer.add_column("w", kudulite.int8)
+    spec = alterer.add_column("w", kudulite.int8)
     limits = kudulite.NativeLimits(excluded_fraction_max=1, handed_bytes_max=0, decoded_bytes_max=0)
     plan = table.native_plan(where=[table["k"] < 50], limits=limits)
-    objects = [client, builder, key, partitioning, table, table.schema, *table.schema.columns]
+    objects = [client, spec, partitioning, table, table.schema, *table.schema.columns]
     objects += [
         result,
         result.timestamp,
@@ -117,16 +117,17 @@ def test_every_public_object_has_a_readable_repr(tmp_path: Path):
 def test_what_reprs_say(tmp_path: Path):
     """In the words of the table: types, names and conditions, never only an id."""
     client = kudulite.Client(tmp_path, environment())
-    builder = kudulite.schema_builder()
-    builder.add_column("id", kudulite.int64, nullable=False)
-    builder.add_column('a "b"', kudulite.string, default="x", encoding="plain", compression="zstd")
-    builder.set_primary_keys(["id"])
-    assert repr(builder).startswith("<kudulite schema builder: ColumnSpec('id', type=int64")
+    columns = [
+        kudulite.column("id", kudulite.int64),
+        kudulite.column(
+            'a "b"', kudulite.string, default="x", encoding="plain", compression="zstd"
+        ),
+    ]
     partitioning = kudulite.Partitioning().add_hash_partitions("id", 2)
     partitioning.set_range_partition_columns("id").add_range_partition([0], [9])
     assert repr(partitioning) == "Partitioning(hash (id) in 2 buckets; range (id): [0] to [9])"
     assert repr(kudulite.Partitioning()) == "Partitioning(none)"
-    table = client.create_table("t", builder.build(), partitioning)
+    table = client.create_table("t", kudulite.schema(columns, "id"), partitioning)
     key, value = table.schema.columns
     assert repr(key) == 'int64 "id" NOT NULL'
     assert repr(value) == """string "a ""b""\" DEFAULT 'x' ENCODING plain COMPRESSION zstd"""

@@ -44,11 +44,12 @@ IDS = [f"{old} to {new}" for old, new, *_ in WIDENINGS]
 
 def make_table(client: Client, kind: str) -> Table:
     """Table t (k | v, w): two tablets, a column v that will be widened, and w that stays."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32).primary_key()
-    builder.add_column("v", parse_type(kind))
-    builder.add_column("w", kudulite.int8, nullable=False, default=3)
-    return client.create_table("t", builder.build(), hash_partitions=[(["k"], 2)])
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("v", parse_type(kind)),
+        kudulite.column("w", kudulite.int8, nullable=False, default=3),
+    ]
+    return client.create_table("t", kudulite.schema(columns, "k"), hash_partitions=[(["k"], 2)])
 
 
 def widen(client: Client, new_type: str) -> Table:
@@ -158,12 +159,13 @@ def test_scans_that_were_planned_before_keep_their_type(old, new, narrow, wide, 
 def test_a_type_is_widened_together_with_other_changes(core: CoreTables):
     """In one step of one alteration, or in several; storage attributes and the comment stay."""
     client = core.client()
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32).primary_key()
-    builder.add_column("v", "int8", encoding="rle", compression="zstd", default=7).comment("c")
-    builder.add_column("d", "decimal(5, 2)")
-    builder.add_column("s", "varchar(4)")
-    table = client.create_table("t", builder.build())
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("v", "int8", encoding="rle", compression="zstd", default=7, comment="c"),
+        kudulite.column("d", "decimal(5, 2)"),
+        kudulite.column("s", "varchar(4)"),
+    ]
+    table = client.create_table("t", kudulite.schema(columns, "k"))
     table.insert([{"k": 1}])
     alterer = client.new_table_alterer(table)
     alterer.alter_column("v", "x").type("int16").default(1000)

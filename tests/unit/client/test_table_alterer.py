@@ -30,15 +30,12 @@ from tests.support.tiers import tiered
 def client(core: CoreTables) -> Client:
     """A client with table t (a, b | v, n): hash on a, ranges on b from 0 to 100; 20 rows."""
     client = core.client()
-    builder = kudulite.schema_builder()
-    for name in ("a", "b"):
-        builder.add_column(name, kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.string)
-    builder.add_column("n", kudulite.int64, nullable=False, default=7)
-    builder.set_primary_keys(["a", "b"])
+    columns = [kudulite.column(name, kudulite.int32, nullable=False) for name in ("a", "b")]
+    columns.append(kudulite.column("v", kudulite.string))
+    columns.append(kudulite.column("n", kudulite.int64, nullable=False, default=7))
     part = kudulite.Partitioning().add_hash_partitions("a", 2).set_range_partition_columns("b")
     part.add_range_partition(0, 50).add_range_partition(50, 100)
-    table = client.create_table("t", builder.build(), part)
+    table = client.create_table("t", kudulite.schema(columns, ["a", "b"]), part)
     table.insert([{"a": i, "b": 5 * i, "v": f"v{i}"} for i in range(20)])
     table.update([{"a": 3, "b": 15, "v": "changed"}])
     return client
@@ -210,11 +207,10 @@ def test_a_range_is_dropped_with_its_rows(client: Client):
 
 def test_an_unbounded_range_is_replaced_in_one_step(core: CoreTables):
     """As kudu-python programs do that make their ranges later."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int64).primary_key()
+    columns = [kudulite.column("k", kudulite.int64)]
     part = kudulite.Partitioning().set_range_partition_columns(["k"])
     client = core.client()
-    table = client.create_table("t", builder.build(), part)
+    table = client.create_table("t", kudulite.schema(columns, "k"), part)
     alterer = client.new_table_alterer(table).drop_range_partition()
     table = alterer.add_range_partition({"k": 0}, {"k": 100}).alter()
     table.insert([{"k": 99}])
@@ -325,6 +321,14 @@ WRONG = [
     (lambda a: a.add_column("x", "int8", False), SchemaError, "needs a default"),
     (lambda a: a.add_column("x"), SchemaError, "column 'x' has no type"),
     (lambda a: a.add_column("x", "int8", default=300), SchemaError, "column 'x': 300"),
+    (lambda a: a.add_column("x", "decimal"), SchemaError, "column 'x': decimal needs a precision"),
+    (lambda a: a.add_column("x", "varchar"), SchemaError, "column 'x': varchar needs a length"),
+    (lambda a: a.add_column("x", "int32").precision(9), SchemaError, "precision 9: int32 has no"),
+    (lambda a: a.add_column("x", "varchar(3)").scale(2), SchemaError, "varchar.3. has no scale"),
+    (lambda a: a.add_column("x", "decimal").precision(4).length(2), SchemaError, "length 2: dec"),
+    (lambda a: a.add_column("x", "decimal(4, 1)").scale(2), SchemaError, "scale 2: the type dec"),
+    (lambda a: a.add_column("x", "int8").rename("y"), NotSupportedError, "rename and remove_def"),
+    (lambda a: a.add_column("x", "int8").remove_default(), NotSupportedError, "remove_default are"),
     (lambda a: a.drop_column("a"), SchemaError, "cannot remove a key column: 'a'"),
     (lambda a: a.drop_column("x"), ColumnNotFoundError, "no column 'x'"),
     (lambda a: a.alter_column("x", "y"), ColumnNotFoundError, "no column 'x'"),

@@ -13,22 +13,22 @@ from tests.support.command_line import error, output, value
 @pytest.fixture
 def table(tmp_path):
     """A table of several types in five tablets, with rows on disk and in memory."""
-    builder = kudulite.schema_builder()
-    builder.add_column("host", "string", nullable=False, comment="where")
-    builder.add_column("day", "date", nullable=False)
-    builder.add_column("load", "double", compression="zstd", encoding="bitshuffle")
-    builder.add_column("price", "decimal", precision=9, scale=2, default=Decimal("1.50"))
-    builder.add_column("ok", "bool", default=True, mutable=False)
-    builder.add_column("tags", kudulite.array("int32"))
-    builder.add_column("code", "varchar(3)")
-    builder.set_primary_keys(["host", "day"])
+    columns = [
+        kudulite.column("host", "string", comment="where"),
+        kudulite.column("day", "date"),
+        kudulite.column("load", "double", compression="zstd", encoding="bitshuffle"),
+        kudulite.column("price", "decimal(9, 2)", default=Decimal("1.50")),
+        kudulite.column("ok", "bool", default=True, mutable=False),
+        kudulite.column("tags", kudulite.array("int32")),
+        kudulite.column("code", "varchar(3)"),
+    ]
     middle = datetime.date(2020, 1, 2)
     own = [(["host"], 3, 5)]  # hash partitions of the second range
     late = datetime.date(2021, 1, 1)
     ranges = {"columns": ["day"], "bounds": [[None, middle], [middle, late, own]]}
     table = kudulite.connect(tmp_path / "root").create_table(
-        "t", builder.build(), hash_partitions=[(["host"], 2, 7)], range_partitions=ranges,
-        owner="ann", comment="loads",
+        "t", kudulite.schema(columns, ["host", "day"]), hash_partitions=[(["host"], 2, 7)],
+        range_partitions=ranges, owner="ann", comment="loads",
     )  # fmt: skip
     days = [datetime.date(2020, 1, 1), middle]
     table.insert([{"host": f"h{i}", "day": days[i % 2], "load": float(i)} for i in range(100)])
@@ -206,10 +206,10 @@ def test_a_wrong_definition_is_an_error(tmp_path, old, new, message):
 
 def test_a_definition_has_a_key_that_is_not_unique(tmp_path):
     """Its last key column is listed as any other; the table that is created has the same key."""
-    builder = kudulite.schema_builder()
-    builder.add_column("host", "string").non_unique_primary_key()
-    builder.add_column("load", "double")
-    lines = kudulite.connect(tmp_path / "root").create_table("lines", builder.build())
+    columns = [kudulite.column("host", "string"), kudulite.column("load", "double")]
+    lines = kudulite.connect(tmp_path / "root").create_table(
+        "lines", kudulite.schema(columns, "host", is_unique=False)
+    )
     found = json.loads(output("schema", lines.path))
     assert found["schema"]["key_column_names"] == ["host", "auto_incrementing_id"]
     file = tmp_path / "t.json"

@@ -52,11 +52,11 @@ ROW = {
 
 def make_schema() -> Schema:
     """A table with a column of every type."""
-    builder = kudulite.schema_builder()
-    for name, column_type in TYPES.items():
-        builder.add_column(name, column_type, nullable=name != "k")
-    builder.set_primary_keys(["k"])
-    return builder.build()
+    columns = [
+        kudulite.column(name, column_type, nullable=name != "k")
+        for name, column_type in TYPES.items()
+    ]
+    return kudulite.schema(columns, "k")
 
 
 SCHEMA = make_schema()
@@ -160,9 +160,8 @@ def test_damage_is_a_corruption_error_or_a_row():
 
 def test_the_worked_example():
     """As the module's first lines have it."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int8, nullable=False)
-    builder.add_column("v", kudulite.string)
-    builder.set_primary_keys(["k"])
+    columns = [kudulite.column("k", kudulite.int8), kudulite.column("v", kudulite.string)]
     rows = [(CHANGE_UPDATE, {"k": 7, "v": "a"}), (CHANGE_DELETE, {"k": 8})]
-    assert RowCodec(builder.build()).encode(rows) == bytes.fromhex("010300070100000061 02010008")
+    assert RowCodec(kudulite.schema(columns, "k")).encode(rows) == bytes.fromhex(
+        "010300070100000061 02010008"
+    )
