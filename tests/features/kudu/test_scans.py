@@ -98,7 +98,7 @@ def by_tokens(client: kudu.Client, table: kudu.Table, **settings) -> list[tuple]
         getattr(builder, name)(value)
     rows = []
     for token in builder.build():
-        other = kudu.connect(client.root)
+        other = kudu.connect(client.engine.root)
         scanner = other.deserialize_token_into_scanner(token.serialize())
         rows += scanner.open().read_all_tuples()
         scanner.close()
@@ -303,7 +303,7 @@ def test_a_token_knows_its_tablet_and_where_it_is_read(client, table):
         scanner = token.into_kudu_scanner().open()
         assert replica.is_leader()
         assert scanner.get_current_server() == replica.ts() == client.list_tablet_servers()[0]
-        assert token.tablet().id() in table.tablet_ids
+        assert token.tablet().id() in table.engine.tablet_ids
         other = kudu.ScanToken().deserialize_into_scanner(client, token.serialize())
         assert sorted(other.read_all_tuples()) == sorted(scanner.read_all_tuples())
     assert table.scanner().get_current_server().hostname()
