@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from os import PathLike
@@ -26,19 +25,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import kudulite.client.client as engine_client
-from kudulite.chain import partitioning as engine_partitioning
-from kudulite.chain.partition import PartitionSchema
 from kudulite.client import table as engine_table
 from kudulite.client import table_alterer as engine_alterer
 from kudulite.client import tokens
 from kudulite.client.row_operations import RowOperations, WriteOperation
 from kudulite.errors import TableExistsError, TableNotFoundError
-from kudulite.kudu.cells import choice
 from kudulite.kudu.errors import (
     KuduBadStatus,
     KuduInvalidArgument,
     KuduNotFound,
     in_kudu_terms,
+)
+from kudulite.kudu.partitioning import (
+    EXCLUSIVE_BOUND,
+    INCLUSIVE_BOUND,
+    Partitioning,
+    RangePartition,
+    bound_of,
+    bound_type,
+    custom_range,
 )
 from kudulite.kudu.scanner import (
     CLOSEST_REPLICA,
@@ -73,15 +78,11 @@ from kudulite.kudu.sessions import (
 )
 from kudulite.kudu.tokens import ScanToken, ScanTokenBuilder, TokenScanner
 from kudulite.model.condition import Predicate
-from kudulite.model.schema import Column as EngineColumn
-from kudulite.model.schema import Schema as EngineSchema
 from kudulite.tablet.operation import Operation
 from kudulite.upkeep.alter import TableDraft
 
 CLIENT_SUPPORTS_DECIMAL = True
 CLIENT_SUPPORTS_PANDAS = importlib.util.find_spec("pandas") is not None
-EXCLUSIVE_BOUND, INCLUSIVE_BOUND = 0, 1
-_BOUND_TYPES = {EXCLUSIVE_BOUND: "exclusive", INCLUSIVE_BOUND: "inclusive"}
 ENCRYPTION_OPTIONAL, ENCRYPTION_REQUIRED_REMOTE, ENCRYPTION_REQUIRED = 0, 1, 2
 
 __all__ = [
@@ -130,10 +131,6 @@ __all__ = [
     "Upsert",
     "UpsertIgnore",
 ]
-
-
-def _bound_type(given: object) -> str:
-    return choice(given, "range partition bound type", _BOUND_TYPES)
 
 
 # -- times
@@ -199,98 +196,6 @@ class TimeDelta:
 
     def __hash__(self) -> int:
         return hash(self.to_nanos())
-
-
-# -- partitions
-
-
-class RangePartition(engine_partitioning.RangePartition):
-    """A range with hash partitions of its own, for `add_custom_range_partition`."""
-
-    def __init__(
-        self,
-        lower_bound: Any = None,
-        upper_bound: Any = None,
-        lower_bound_type: str | int = "inclusive",
-        upper_bound_type: str | int = "exclusive",
-    ) -> None:
-        kinds = _bound_type(lower_bound_type), _bound_type(upper_bound_type)
-        super().__init__(lower_bound, upper_bound, *kinds)
-
-    def of_columns(self, columns: Sequence[EngineColumn]) -> engine_partitioning.RangePartition:
-        """Return the range with bounds as dicts of the columns of a table."""
-        lower, upper, *kinds = self.bounds
-        plain = engine_partitioning.RangePartition(
-            _bound_of(columns, lower), _bound_of(columns, upper), *kinds
-        )
-        plain.hash_dimensions = self.hash_dimensions
-        return plain
-
-
-class Partitioning(engine_partitioning.Partitioning):
-    """Builder of a partitioning; every method returns the builder.
-
-    A bound is a PartialRow, a dict of range columns, or the values of the schema's first columns.
-    """
-
-    def set_range_partition_columns(self, column_names: str | Sequence[str]) -> Partitioning:
-        """Set the key columns that range partitions are over."""
-        super().set_range_partition_columns(column_names)
-        return self
-
-    def add_range_partition(
-        self,
-        lower_bound: Any = None,
-        upper_bound: Any = None,
-        lower_bound_type: str | int = "inclusive",
-        upper_bound_type: str | int = "exclusive",
-    ) -> Partitioning:
-        """Add a range; without a bound it has no end on that side."""
-        self._check_columns("a range partition")
-        kinds = _bound_type(lower_bound_type), _bound_type(upper_bound_type)
-        super().add_range_partition(lower_bound, upper_bound, *kinds)
-        return self
-
-    def add_range_partition_split(self, split_row: Any) -> Partitioning:
-        """Cut the range that `split_row` lies in at it."""
-        self._check_columns("a range partition split")
-        super().add_range_partition_split(split_row)
-        return self
-
-    def add_custom_range_partition(self, range_partition: Any) -> Partitioning:
-        """Add a range that has hash partitions of its own, a RangePartition."""
-        self._check_columns("a range partition")
-        super().add_custom_range_partition(range_partition)
-        return self
-
-    def _check_columns(self, what: str) -> None:
-        if not self._range_columns:
-            raise ValueError(f"Range Partition Columns must be set before adding {what}.")
-
-    def build(self, schema: EngineSchema) -> PartitionSchema:
-        """Return the partition schema of a table. Raises KuduInvalidArgument."""
-        plain = engine_partitioning.Partitioning()
-        plain._hash, plain._range_columns = self._hash, self._range_columns
-        bounds = functools.partial(_bound_of, schema.columns)
-        plain._ranges = [
-            (bounds(lower), bounds(upper), lower_type, upper_type)
-            for lower, upper, lower_type, upper_type in self._ranges
-        ]
-        plain._splits = [bounds(split) for split in self._splits]
-        plain._custom_ranges = [_custom_range(each, schema.columns) for each in self._custom_ranges]
-        return plain.build(schema)
-
-
-def _custom_range(
-    given: engine_partitioning.RangePartition, columns: Sequence[EngineColumn]
-) -> engine_partitioning.RangePartition:
-    return given.of_columns(columns) if isinstance(given, RangePartition) else given
-
-
-def _bound_of(columns: Sequence[EngineColumn], given: Any) -> dict[str, Any] | None:
-    """Return a bound as a dict by column, None without one."""
-    row = given if isinstance(given, PartialRow) else PartialRow(columns, given or None)
-    return dict(row) or None
 
 
 # -- tables
@@ -400,14 +305,15 @@ class TableAlterer:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._engine = engine_alterer.TableAlterer(table.engine)
+        self._alterer = engine_alterer.TableAlterer(table.engine)
 
     def __repr__(self) -> str:
-        return repr(self._engine)
+        return repr(self._alterer)
 
     def rename(self, table_name: str) -> TableAlterer:
         """Give the table another name."""
-        self._engine.rename(table_name)
+        alterer = self._alterer
+        alterer.rename(table_name)
         return self
 
     def add_column(
@@ -429,7 +335,7 @@ class TableAlterer:
             self._table.limits.check_columns(len(draft.schema.columns) + 1)
             return draft.add_column(spec.build())
 
-        self._engine._steps.append(add)
+        self._alterer._steps.append(add)
         return spec
 
     def alter_column(self, name: str, rename_to: str | None = None) -> ColumnSpec:
@@ -437,12 +343,12 @@ class TableAlterer:
         spec = ColumnSpec(name)
         if rename_to:
             spec.rename(rename_to)
-        self._engine._alter_by(spec)
+        self._alterer._alter_by(spec)
         return spec
 
     def drop_column(self, name: str) -> TableAlterer:
         """Drop a column that is not part of the key."""
-        self._engine.drop_column(name)
+        self._alterer.drop_column(name)
         return self
 
     def add_range_partition(
@@ -453,14 +359,16 @@ class TableAlterer:
         upper_bound_type: str | int = "exclusive",
     ) -> TableAlterer:
         """Add an empty range."""
-        kinds = _bound_type(lower_bound_type), _bound_type(upper_bound_type)
-        self._engine.add_range_partition(self._bound(lower_bound), self._bound(upper_bound), *kinds)
+        kinds = bound_type(lower_bound_type), bound_type(upper_bound_type)
+        self._alterer.add_range_partition(
+            self._bound(lower_bound), self._bound(upper_bound), *kinds
+        )
         return self
 
     def add_custom_range_partition(self, range_partition: Any) -> TableAlterer:
         """Add an empty range that has hash partitions of its own, a RangePartition."""
         columns = self._table.engine.schema.columns
-        self._engine.add_custom_range_partition(_custom_range(range_partition, columns))
+        self._alterer.add_custom_range_partition(custom_range(range_partition, columns))
         return self
 
     def drop_range_partition(
@@ -471,28 +379,28 @@ class TableAlterer:
         upper_bound_type: str | int = "exclusive",
     ) -> TableAlterer:
         """Drop the range with exactly these bounds."""
-        kinds = _bound_type(lower_bound_type), _bound_type(upper_bound_type)
-        self._engine.drop_range_partition(
+        kinds = bound_type(lower_bound_type), bound_type(upper_bound_type)
+        self._alterer.drop_range_partition(
             self._bound(lower_bound), self._bound(upper_bound), *kinds
         )
         return self
 
     def _bound(self, given: Any) -> dict[str, Any] | None:
-        return _bound_of(self._table.engine.schema.columns, given)
+        return bound_of(self._table.engine.schema.columns, given)
 
     def set_owner(self, new_owner: str) -> TableAlterer:
         """Name the table's owner, a text that nothing is enforced by."""
-        self._engine.set_owner(_given_text(new_owner))
+        self._alterer.set_owner(_given_text(new_owner))
         return self
 
     def set_comment(self, new_comment: str) -> TableAlterer:
         """Set the table's comment."""
-        self._engine.set_comment(_given_text(new_comment))
+        self._alterer.set_comment(_given_text(new_comment))
         return self
 
     def alter(self) -> Table:
         """Apply the steps, all or none, and return the table."""
-        return Table(self._engine.alter(), self._table.parent)
+        return Table(self._alterer.alter(), self._table.parent)
 
 
 def _given_text(text: str) -> str:

@@ -60,7 +60,7 @@ RowTuple = tuple[Any, ...]
 
 
 class NamedTable(Protocol):
-    """What a column shows of its table; client.py has the class."""
+    """The part of a table that a column shows; client.py has the class."""
 
     @property
     def name(self) -> str:

@@ -87,7 +87,7 @@ KindOfNumber = TypeVar("KindOfNumber", int, float)
 
 
 class WrittenTable(Protocol):
-    """What an operation needs of a table of kudu-python; client.py has the class."""
+    """The part of a table that its operations need; client.py has the class."""
 
     limits: Limits
 

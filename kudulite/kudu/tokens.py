@@ -68,7 +68,7 @@ class ScanToken:
         return self._given().to_bytes()
 
     def deserialize_into_scanner(self, client: object, serialized_token: bytes) -> TokenScanner:
-        """Return a scanner of a serialized token, which names its table's folder; any `client` does."""
+        """Return a scanner of a serialized token; tokens name their table's folder."""
         return TokenScanner(tokens.ScanToken.from_bytes(serialized_token))
 
     def _given(self) -> tokens.ScanToken:

@@ -15,12 +15,6 @@ from tests.support.tables.core_tables import CoreTables
 
 
 @pytest.fixture
-def client(core: CoreTables) -> kudu.Client:
-    """A client of an empty directory."""
-    return kudu.connect(core.root / "root")
-
-
-@pytest.fixture
 def table(client: kudu.Client) -> kudu.Table:
     """An empty table of a key and two values."""
     builder = client.schema_builder()

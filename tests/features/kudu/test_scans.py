@@ -8,7 +8,6 @@ import pytest
 
 import kudulite.kudu as kudu
 from kudulite.kudu.client import Partitioning
-from tests.support.tables.core_tables import CoreTables
 
 UTC = datetime.UTC
 START = datetime.datetime(2016, 1, 1, tzinfo=UTC)
@@ -22,12 +21,6 @@ TYPE_ROWS = [
     (2, START + datetime.timedelta(days=9), Decimal("0.99"), "测试二", False, 200.1, -1,
      "Иордания".encode(), "测试二", datetime.date(2020, 1, 1), -150.2),
 ]  # fmt: skip
-
-
-@pytest.fixture
-def client(core: CoreTables) -> kudu.Client:
-    """A client of an empty directory."""
-    return kudu.connect(core.root / "root")
 
 
 @pytest.fixture
