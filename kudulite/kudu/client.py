@@ -287,7 +287,7 @@ class Table(RowOperations):
 def _no_attribute(held: Table | Client, name: str, engine: type) -> AttributeError:
     """Return the error for a name that is not kudu-python's; one of the engine's is in `engine`."""
     kind = type(held).__name__
-    if name.startswith("_") or not hasattr(engine, name):
+    if not hasattr(engine, name):
         return AttributeError(f"{kind!r} object has no attribute {name!r}")
     word = kind.lower()
     return AttributeError(

@@ -63,6 +63,8 @@ def test_no_name_shadows_a_builtin():
         ("KuduError", "use kudulite.PendingError"),
         ("UpsertIgnore", r"use table\.new_upsert_ignore\(…\)"),
         ("Scanner", r"use table\.scan\(…\)"),
+        ("SchemaBuilder", r"use kudulite\.schema\(\[kudulite\.column\(…\), …\], primary_key=…\)"),
+        ("schema_builder", r"use kudulite\.schema\(\[kudulite\.column\(…\)"),
         ("READ_AT_SNAPSHOT", "use the text of the choice, such as 'snapshot'"),
         ("LEADER_ONLY", "use the text of the choice"),
     ],

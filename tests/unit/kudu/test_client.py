@@ -134,7 +134,12 @@ def test_tables_are_listed_found_and_deleted(client: kudu.Client, table: kudu.Ta
     )
     client.delete_table("foo1")
     assert (client.table_exists("foo1"), client.table_exists("foo2")) == (False, True)
-    for use in (client.delete_table, client.table, client.get_table_statistics):
+    for use in (
+        client.delete_table,
+        lambda name: client.soft_delete_table(name, 60),
+        client.table,
+        client.get_table_statistics,
+    ):
         with pytest.raises(
             kudu.KuduNotFound, match='^the table does not exist: table_name: "foo1"; no table'
         ) as caught:
