@@ -1,7 +1,7 @@
 """Table alterer: collects steps, and applies them in one new version.
 
     alterer = client.new_table_alterer(table)
-    alterer.add_column("city", kudu.string, default="")
+    alterer.add_column("city", "string", default="")
     alterer.alter_column("host", rename_to="machine").comment("where it was measured")
     table = alterer.drop_column("note").alter()
 

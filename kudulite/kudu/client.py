@@ -557,4 +557,6 @@ class Client:
 
     def new_table_alterer(self, table: Table) -> TableAlterer:
         """Return an alterer of the table."""
+        if not isinstance(table, Table):
+            raise TypeError(f"expected a table of kudulite.kudu, got {table!r}")
         return TableAlterer(table)

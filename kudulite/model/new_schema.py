@@ -82,6 +82,11 @@ def schema(
     if it is not unique: the column `auto_incrementing_id` then follows it in the key. The engine
     numbers new rows of each tablet in it from 1, and an insert leaves it out. Raises SchemaError.
     """
+    for each in columns:
+        if not isinstance(each, Column):
+            raise SchemaError(
+                f"{each!r} is no column of a schema; make one with kudulite.column('id', 'int64')"
+            )
     key = [primary_key] if isinstance(primary_key, str) else list(primary_key)
     made = [replace(each, nullable=each.nullable and each.name not in key) for each in columns]
     whole = key

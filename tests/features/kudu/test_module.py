@@ -101,8 +101,10 @@ def test_a_name_of_the_engine_says_where_it_is(client: kudu.Client, table: kudu.
         client.new_staging()
     with pytest.raises(AttributeError, match="^'Table' object has no attribute 'scannner'$"):
         table.scannner()
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="not iterable"):
         iter(table)
+    with pytest.raises(TypeError, match="expected a table of kudulite.kudu, got <kudulite table"):
+        client.new_table_alterer(table.engine)
     assert not hasattr(client, "new_staging") and not hasattr(table, "_repr_html_")
 
 

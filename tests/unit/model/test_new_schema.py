@@ -101,6 +101,13 @@ def test_a_key_that_cannot_be_is_refused(key, problem, is_unique):
         kudulite.schema(columns, key, is_unique=is_unique)
 
 
+@pytest.mark.parametrize("given", ["v", ("v", "int8"), pa.field("v", pa.int8())], ids=str)
+def test_anything_but_a_column_is_refused(given):
+    """With how one is made."""
+    with pytest.raises(SchemaError, match=r"is no column of a schema; .*kudulite\.column\('id', "):
+        kudulite.schema([kudulite.column("k", "int8"), given], "k")
+
+
 def test_a_name_is_given_once():
     """Also if the columns are alike."""
     with pytest.raises(SchemaError, match="name 'v' is given more than once"):
