@@ -298,7 +298,7 @@ def described_type(name: str, options: dict[str, Any]) -> ColumnType:
     given = options.get("type")
     if given is None:
         raise SchemaError(f"column {name!r} has no type")
-    # kudu.decimal and kudu.varchar are functions here, and types in kudu-python.
+    # The functions kudulite.decimal and kudulite.varchar stand for the types without parameters.
     text = str(given).lower()
     if given is decimal_type or text == "decimal":
         if options.get("precision") is None:
