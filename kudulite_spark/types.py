@@ -63,7 +63,7 @@ from kudulite import (
     array,
     decimal,
     parse_where,
-    schema_builder,
+    schema,
     varchar,
 )
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
@@ -266,10 +266,8 @@ def table_schema(
     ]
     if is_unique:
         return Schema.build(columns, key)
-    builder = schema_builder()
-    for column in sorted(columns, key=lambda c: key.index(c.name) if c.name in key else len(key)):
-        builder.copy_column(column)
-    return builder.set_non_unique_primary_keys(key).build()
+    columns.sort(key=lambda c: key.index(c.name) if c.name in key else len(key))
+    return schema(columns, key, is_unique=False)
 
 
 def default_value(name: str, column_type: ColumnType, text: str, zone: str) -> Any:

@@ -28,7 +28,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from os import PathLike
 from pathlib import Path
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never, NoReturn
 
 import pyarrow as pa
 
@@ -42,8 +42,8 @@ from kudulite.chain.folder import (
     soft_deleted_tables,
 )
 from kudulite.chain.manifest import checked_comment, checked_owner
+from kudulite.chain.partitioning import Partitioning, partitioning_of
 from kudulite.client.lookup import arrow_schema
-from kudulite.client.schema_builder import Partitioning, SchemaBuilder, partitioning_of
 from kudulite.client.session import Session
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
@@ -71,7 +71,8 @@ from kudulite.errors import (
 )
 from kudulite.model.aliases import Rows
 from kudulite.model.hybrid_time import physical_microseconds
-from kudulite.model.schema import Schema, schema_from_arrow
+from kudulite.model.new_schema import schema_from_arrow
+from kudulite.model.schema import Schema
 from kudulite.shown.html import html_table, html_title
 from kudulite.storage.address import parse_address
 from kudulite.storage.names import is_trash, staged_of
@@ -241,12 +242,19 @@ class Client:
         if unflushed := self._unflushed():
             error.add_note(unflushed)
 
+    if not TYPE_CHECKING:  # a type checker reports unknown names itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name == "schema_builder":
+                raise AttributeError(
+                    "a kudulite client has no schema_builder, a method of kudu-python's clients;"
+                    " use kudulite.schema([kudulite.column(…), …], primary_key=…), or connect with"
+                    " kudulite.kudu"
+                )
+            return super().__getattribute__(name)  # which raises, also what a property raised
+
     # The class itself, so that its signature and its docstring spell the options out once.
     new_session = Session
-
-    def schema_builder(self) -> SchemaBuilder:
-        """Return a new schema builder."""
-        return SchemaBuilder()
 
     def list_tables(self, match_substring: str | None = None) -> list[str]:
         """Return the names of the tables, sorted; of those that contain `match_substring`.

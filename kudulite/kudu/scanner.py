@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Self, overload
+from typing import Any, Protocol, Self, overload
 
 import pyarrow as pa
 
@@ -59,12 +59,20 @@ BATCH_BYTES_DEFAULT = 1 << 20
 RowTuple = tuple[Any, ...]
 
 
+class NamedTable(Protocol):
+    """The part of a table that a column shows; client.py has the class."""
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+
+
 class Column(ColumnExpression):
     """A column of a table, to compare; `spec` is its ColumnSchema, `parent` the table."""
 
     __slots__ = ("parent", "spec")
 
-    def __init__(self, parent: Table, spec: ColumnSchema) -> None:
+    def __init__(self, parent: NamedTable, spec: ColumnSchema) -> None:
         super().__init__(spec.name)
         self.parent = parent
         self.spec = spec

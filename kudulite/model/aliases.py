@@ -66,17 +66,6 @@ Where = (
 )
 
 
-class TypeParameters(TypedDict, total=False):
-    """Parameters of a column's type that are given beside it, as in kudu-python.
-
-    `precision` and `scale` are of decimal, `length` is of varchar.
-    """
-
-    precision: int | None
-    scale: int | None
-    length: int | None
-
-
 class WriteOptions(TypedDict, total=False):
     """Options of a write:
 

@@ -51,13 +51,13 @@ class ChangingTable:
         self.log = [f"seed {seed}"]
         self.clock = clock
         self.client = core.client() if clock is None else core.client(clock=clock)
-        builder = kudulite.schema_builder()
-        builder.add_column("k", kudulite.int32, nullable=False)
-        builder.add_column("s", kudulite.string, nullable=False)
-        builder.add_column("a", kudulite.int64)
-        builder.add_column("b", kudulite.string, default="none")
-        builder.set_primary_keys(KEY_NAMES)
-        self.schema = builder.build()
+        columns = [
+            kudulite.column("k", kudulite.int32, nullable=False),
+            kudulite.column("s", kudulite.string, nullable=False),
+            kudulite.column("a", kudulite.int64),
+            kudulite.column("b", kudulite.string, default="none"),
+        ]
+        self.schema = kudulite.schema(columns, KEY_NAMES)
         self.layout = self.random.choice(LAYOUTS)
         self.table = self.client.create_table("t", self.schema, **self.layout)
         self.keys = [(k, s) for k in range(5) for s in ("", "x")]

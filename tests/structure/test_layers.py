@@ -58,7 +58,7 @@ ALLOWED_DEPENDENCIES = {
     "kudulite.kudu.scanner": CORE_DEPENDENCIES | {"pandas"},
     "kudulite.client.pandas_frames": CORE_DEPENDENCIES | {"pandas"},
     "kudulite.client.native_scan": CORE_DEPENDENCIES | {"duckdb", "polars"},
-    "kudulite.client.table": CORE_DEPENDENCIES | {"duckdb", "polars"},  # in signatures only
+    "kudulite.client.table_frame": CORE_DEPENDENCIES | {"duckdb", "polars"},  # in signatures only
     "kudulite.storage.object_errors": CORE_DEPENDENCIES | {"obstore"},
     "kudulite.storage.object_reader": CORE_DEPENDENCIES | {"obstore"},
     "kudulite.storage.object_lister": CORE_DEPENDENCIES | {"obstore"},

@@ -35,16 +35,18 @@ def client(core: CoreTables) -> Client:
 @pytest.fixture
 def table(client: Client) -> Table:
     """Keys 0 to 99; every kind of value column; one row."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("n", kudulite.int16, nullable=False)
-    builder.add_column("s", "varchar(3)")
-    builder.add_column("d", "decimal(5, 2)")
-    builder.add_column("ts", kudulite.unixtime_micros)
-    builder.add_column("f", kudulite.double)
-    builder.set_primary_keys(["k"])
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("n", kudulite.int16, nullable=False),
+        kudulite.column("s", "varchar(3)"),
+        kudulite.column("d", "decimal(5, 2)"),
+        kudulite.column("ts", kudulite.unixtime_micros),
+        kudulite.column("f", kudulite.double),
+    ]
     table = client.create_table(
-        "metrics", builder.build(), range_partitions={"columns": ["k"], "bounds": [[0, 100]]}
+        "metrics",
+        kudulite.schema(columns, "k"),
+        range_partitions={"columns": ["k"], "bounds": [[0, 100]]},
     )
     table.insert([{"k": 1, "n": 1}])
     return table

@@ -203,12 +203,9 @@ def test_an_update_of_a_dropped_column_is_no_change(core, table):
 
 def test_changes_outlive_a_wider_type(core):
     """A column is given in the type that it had when the changes were asked for."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int8)
-    builder.set_primary_keys(["k"])
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int8)]
     client = core.client()
-    table = client.create_table("t", builder.build())
+    table = client.create_table("t", kudulite.schema(columns, "k"))
     table.insert([{"k": 1, "v": 5}])
     start = table.current_timestamp()
     table.update([{"k": 1, "v": 6}])

@@ -35,13 +35,6 @@ def test_the_length_of_a_table_is_its_number_of_rows(table):
     assert len(table) == 0 and table
 
 
-def test_a_table_itself_is_not_iterated(table):
-    """It is indexed by columns, so a loop would not yield rows, and `in` not find names."""
-    for wrong in (lambda: list(table), lambda: "k" in table):
-        with pytest.raises(TypeError, match="iterable"):
-            wrong()
-
-
 @pytest.mark.parametrize("n", [0, 1, 7, 5000])
 def test_head_returns_that_many_rows_of_the_table(table, n):
     """Or all, if there are fewer; five where no number is given."""

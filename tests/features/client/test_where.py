@@ -28,14 +28,14 @@ from tests.support.tiers import examples
 
 def changed_table(core: CoreTables) -> tuple[Table, list[int]]:
     """A table with several rowsets in four tablets, deltas and rows in memory; and its moments."""
-    builder = kudulite.schema_builder()
-    for name, column_type in TYPES.items():
-        builder.add_column(name, column_type, nullable=name not in KEY)
-    builder.set_primary_keys(KEY)
+    columns = [
+        kudulite.column(name, column_type, nullable=name not in KEY)
+        for name, column_type in TYPES.items()
+    ]
     partitioning = kudulite.Partitioning().add_hash_partitions(["h"], 2)
     partitioning.set_range_partition_columns(["k"]).add_range_partition_split([5])
     client = core.client()
-    table = client.create_table("t", builder.build(), partitioning)
+    table = client.create_table("t", kudulite.schema(columns, KEY), partitioning)
     chosen = random.Random(7)
 
     def row(h: str, k: int) -> dict:

@@ -21,13 +21,13 @@ from tests.support.tables.core_tables import CoreTables, altered, stored
 @pytest.fixture
 def table(core: CoreTables) -> kudulite.Table:
     """Rows (k, "red" or "blue", k) for k in 0..9, in two tablets."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("color", kudulite.string)
-    builder.add_column("v", kudulite.int64, nullable=False)
-    builder.set_primary_keys(["k"])
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("color", kudulite.string),
+        kudulite.column("v", kudulite.int64, nullable=False),
+    ]
     client = core.client()
-    made = client.create_table("t", builder.build(), hash_partitions=[(["k"], 2)])
+    made = client.create_table("t", kudulite.schema(columns, "k"), hash_partitions=[(["k"], 2)])
     made.insert([{"k": k, "color": "red" if k % 2 else "blue", "v": k} for k in range(10)])
     return made
 
@@ -133,12 +133,9 @@ def test_a_set_value_is_a_cell_of_its_column(core):
         "o": (kudulite.bool_, True),
         "y": (kudulite.date, datetime.date(2026, 1, 1)),
     }
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    for name, (kind, _) in cells.items():
-        builder.add_column(name, kind)
-    builder.set_primary_keys(["k"])
-    table = core.client().create_table("t", builder.build())
+    columns = [kudulite.column("k", kudulite.int32)]
+    columns += [kudulite.column(name, kind) for name, (kind, _) in cells.items()]
+    table = core.client().create_table("t", kudulite.schema(columns, "k"))
     table.insert([{"k": 1}])
     values = {name: value for name, (_, value) in cells.items()}
     assert table.update(where=(), set=values).updated == 1

@@ -103,14 +103,14 @@ class Told:
 
 def create(folder: Path) -> Table:
     """The empty table, hashed by writer to four tablets."""
-    builder = kudulite.schema_builder()
-    builder.add_column("writer", kudulite.int32, nullable=False)
-    builder.add_column("number", kudulite.int64, nullable=False)
-    builder.add_column("batch", kudulite.int64)
-    builder.add_column("text", kudulite.string)
-    builder.set_primary_keys(["writer", "number"])
+    columns = [
+        kudulite.column("writer", kudulite.int32),
+        kudulite.column("number", kudulite.int64),
+        kudulite.column("batch", kudulite.int64),
+        kudulite.column("text", kudulite.string),
+    ]
     table = Client(folder, environment()).create_table(
-        "t", builder.build(), hash_partitions=[(["writer"], TABLETS)]
+        "t", kudulite.schema(columns, ["writer", "number"]), hash_partitions=[(["writer"], TABLETS)]
     )
     levels = table.tablet_index([{"writer": writer, "number": 0} for writer in LEVELS])
     assert sorted(levels.to_pylist()) == [*range(TABLETS)], "each tablet has a level"

@@ -44,10 +44,10 @@ SEEDS = ROUNDS * PARTS * len(LAYOUTS)
 
 def create(client: Client, layout: str = "one", name: str = "t") -> Table:
     """The empty table: a key `k` that is not unique, and a value `v`."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32).non_unique_primary_key()
-    builder.add_column("v", kudulite.int64)
-    return client.create_table(name, builder.build(), **LAYOUTS[layout])
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int64)]
+    return client.create_table(
+        name, kudulite.schema(columns, "k", is_unique=False), **LAYOUTS[layout]
+    )
 
 
 def rows_of(table: Table, at: Any = None, *, is_tokens: bool = False) -> dict[RowKey, int]:

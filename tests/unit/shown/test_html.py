@@ -42,15 +42,15 @@ class Cells(html.parser.HTMLParser):
 @pytest.fixture
 def table(tmp_path) -> kudulite.Table:
     """A table in whose names, defaults, comments and cells there is markup."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int64, nullable=False)
-    builder.add_column(EVIL, kudulite.string, default=EVIL).comment(EVIL)
-    builder.add_column("t", kudulite.unixtime_micros)
-    builder.add_column("raw", kudulite.binary)
-    builder.set_primary_keys(["k"])
+    columns = [
+        kudulite.column("k", kudulite.int64),
+        kudulite.column(EVIL, kudulite.string, default=EVIL, comment=EVIL),
+        kudulite.column("t", kudulite.unixtime_micros),
+        kudulite.column("raw", kudulite.binary),
+    ]
     client = kudulite.connect(tmp_path, background_maintenance=False)
     partitioning = kudulite.Partitioning().add_hash_partitions(["k"], 2)
-    made = client.create_table("a<b>&c", builder.build(), partitioning)
+    made = client.create_table("a<b>&c", kudulite.schema(columns, "k"), partitioning)
     made.insert({"k": [1234567], EVIL: [EVIL], "raw": [b"<i>"]})
     return made
 

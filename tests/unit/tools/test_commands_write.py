@@ -18,12 +18,9 @@ UTC = datetime.UTC
 def typed(tmp_path) -> kudulite.Table:
     """A table with a column of every type: extremes, nulls, and texts that look like nothing."""
     client = kudulite.connect(tmp_path / "root", background_maintenance=False)
-    builder = client.schema_builder()
-    builder.add_column("id", kudulite.int32, nullable=False)
-    for name, kind, _ in COLUMNS:
-        builder.add_column(name, kind)
-    builder.set_primary_keys(["id"])
-    table = client.create_table("typed", builder.build())
+    columns = [kudulite.column("id", kudulite.int32)]
+    columns += [kudulite.column(name, kind) for name, kind, _ in COLUMNS]
+    table = client.create_table("typed", kudulite.schema(columns, "id"))
     rows = [{"id": 0}]
     for number in range(1, 7):
         cells = {name: values[number % len(values)] for name, _, values in COLUMNS}
