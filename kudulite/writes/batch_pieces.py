@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kudulite.model.types import is_arrow_bytes, is_arrow_list, is_arrow_text
+from kudulite.tablet.operation import UPDATE_PREIMAGE
 
 STAGE_BYTES_MAX = 160 << 20
 # A table in memory is staged whole up to this, since it is there anyway and makes fewer rowsets.
@@ -38,6 +39,26 @@ _PACKED_FACTOR = 2
 FEW_BYTES_MAX = 8 << 20
 
 Batch: TypeAlias = pa.RecordBatch | pa.Table
+
+
+def without_preimages(batches: Iterable[Batch], operation_column: str | None) -> Iterable[Batch]:
+    """Return the batches without preimages of changes, which are nothing to write."""
+    if operation_column is None:
+        return batches
+    return (_without_preimages(batch, operation_column) for batch in batches)
+
+
+def _without_preimages(batch: Batch, operation_column: str) -> Batch:
+    place = batch.schema.get_field_index(operation_column)
+    if place < 0:
+        return batch  # which is refused where it is checked
+    kinds = batch.column(place)
+    if pa.types.is_dictionary(kinds.type):
+        kinds = kinds.cast(kinds.type.value_type)
+    if not is_arrow_text(kinds.type):
+        return batch
+    is_preimage = pc.fill_null(pc.equal(kinds, UPDATE_PREIMAGE), False)
+    return batch.filter(pc.invert(is_preimage)) if pc.any(is_preimage).as_py() else batch
 
 
 def few_rows(batches: Iterable[Batch], rows_max: int) -> tuple[pa.Table | None, Iterable[Batch]]:
