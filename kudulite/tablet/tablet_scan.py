@@ -388,21 +388,23 @@ def _changes_of_keys(rows: ScannedRows, spec: DiffSpec) -> pa.RecordBatch:
     types = np.where(was_live, np.where(is_live, POSTIMAGE, DELETE), INSERT)
     places, image_count = _image_places(spec), len(spec.image_columns)
     images = [batch.column(IMAGE_START + places[name]) for name in spec.names]
-    stamps, at = stamps[kept], after_at
+    stamps = stamps[kept]
     if spec.with_before and (updates := np.flatnonzero(types == POSTIMAGE)).size:
         first = IMAGE_START + image_count
         olds = [batch.column(first + places[name]) for name in spec.names]
-        images = [pa.concat_arrays(pair) for pair in zip(images, olds, strict=True)]
+        pairs = [pa.concat_arrays(pair) for pair in zip(images, olds, strict=True)]
         at = np.insert(after_at, updates, batch.num_rows + before_at[updates])
+        arrays = [pair.take(pa.array(at)) for pair in pairs]
         types = np.insert(types, updates, PREIMAGE)
         stamps = np.insert(stamps, updates, stamps[updates])
-    arrays = [_rows_at(image, at) for image in images]
+    else:
+        arrays = [_rows_at(image, after_at) for image in images]
     arrays += change_columns(pa.array(types), pa.array(stamps))
     return pa.RecordBatch.from_arrays(arrays, schema=diff_schema(spec))
 
 
 def _rows_at(array: pa.Array, at: np.ndarray) -> pa.Array:
-    """Return the values at int64[k] positions, none twice; where these are all, as they are."""
+    """Return the values at int64[k] strictly ascending positions; all of them are not copied."""
     return array if len(at) == len(array) else array.take(pa.array(at))
 
 

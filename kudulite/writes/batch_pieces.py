@@ -38,6 +38,9 @@ _PACKED_FACTOR = 2
 # Of more bytes, rows are not few: the log would hold them in memory until they are flushed.
 FEW_BYTES_MAX = 8 << 20
 
+# Arrow does not filter views.
+_FILTERED = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+
 Batch: TypeAlias = pa.RecordBatch | pa.Table
 
 
@@ -57,8 +60,13 @@ def _without_preimages(batch: Batch, operation_column: str) -> Batch:
         kinds = kinds.cast(kinds.type.value_type)
     if not is_arrow_text(kinds.type):
         return batch
-    is_preimage = pc.fill_null(pc.equal(kinds, UPDATE_PREIMAGE), False)
-    return batch.filter(pc.invert(is_preimage)) if pc.any(is_preimage).as_py() else batch
+    is_preimage = pc.fill_null(pc.equal(kinds.cast(pa.large_string()), UPDATE_PREIMAGE), False)
+    if not pc.any(is_preimage).as_py():
+        return batch
+    fields = [field.with_type(_FILTERED.get(field.type, field.type)) for field in batch.schema]
+    # Categories would keep the word, which is no operation.
+    fields[place] = fields[place].with_type(pa.large_string())
+    return batch.cast(pa.schema(fields)).filter(pc.invert(is_preimage))
 
 
 def few_rows(batches: Iterable[Batch], rows_max: int) -> tuple[pa.Table | None, Iterable[Batch]]:

@@ -77,13 +77,13 @@ def test_a_table_shows_its_columns_partitions_and_first_rows(table):
     assert table._repr_html_().count("<tr>") < 25 and "\n" not in repr(table)
 
 
-def test_changes_show_their_time(table):
-    """Not a HybridTime; the rows themselves keep it."""
+def test_changes_show_their_time_and_their_version(table):
+    """The version is the HybridTime that a read at a moment takes."""
     start = table.current_timestamp()
     stamp = table.delete([{"k": 1234567}]).timestamp
     cells = Cells(table.changes(start)._repr_html_()).cells
-    assert str(stamp.to_datetime()) in cells and str(int(stamp)) not in cells
-    assert table.changes(start).to_pylist()[0]["_commit_timestamp"] == stamp
+    assert str(stamp.to_datetime()) in cells and f"{int(stamp):,}" in cells
+    assert table.changes(start).to_pylist()[0]["_commit_version"] == stamp
 
 
 def test_an_empty_result_is_a_header(table):
