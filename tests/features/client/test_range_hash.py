@@ -385,9 +385,9 @@ class RandomTable:
             elif new is None:
                 assert found.pop(key) == ("delete", old)
             elif old != new:
-                assert found.pop(key) == ("update", new)
+                assert found.pop(key) == ("update_postimage", new)
             elif key in found:
-                assert found.pop(key) == ("update", new)
+                assert found.pop(key) == ("update_postimage", new)
         assert not found
 
 

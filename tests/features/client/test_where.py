@@ -99,7 +99,9 @@ def test_every_read_returns_the_rows_that_match(core: CoreTables):
     changes = table.changes(first, images="both").to_arrow().to_pylist()
     kinds = {"insert", "update_preimage", "update_postimage", "delete"}
     assert {change["_change_type"] for change in changes} == kinds
-    images = {key: [c for c in changes if c["k"] == key] for key in {c["k"] for c in changes}}
+    images: dict[tuple, list[dict]] = {}
+    for change in changes:
+        images.setdefault((change["h"], change["k"]), []).append(change)
     duck, chosen = duckdb.connect(), random.Random(3)
 
     @settings(max_examples=examples(50))
@@ -119,7 +121,7 @@ def test_every_read_returns_the_rows_that_match(core: CoreTables):
         read = [row for token in tokens for batch in token.open() for row in batch.to_pylist()]
         assert same(read, expected)
         found = table.changes(first, where=where, images="both").to_arrow().to_pylist()
-        assert repr(found) == repr([c for c in changes if meets(images[c["k"]], tree)])
+        assert repr(found) == repr([c for c in changes if meets(images[c["h"], c["k"]], tree)])
         plan = table.native_plan(where=where, at=at, limits=NativeLimits(handed_bytes_max=0))
         assert all(holds(part, row) for row in expected for part in plan.conditions), where
         passed = [row for row in wholes[at] if all(holds(p, row) for p in plan.conditions)]

@@ -92,7 +92,7 @@ def test_an_empty_result_is_a_header(table):
     assert names == ["k (int64)", "t (timestamp[us, tz=UTC])"]
     assert Cells(table.scan(columns=[])._repr_html_()).cells == []
     start = table.current_timestamp()
-    assert len(Cells(table.changes(start)._repr_html_()).cells) == 6
+    assert len(Cells(table.changes(start)._repr_html_()).cells) == 7
 
 
 def test_long_cells_are_cut_and_moments_outside_of_python_are_text(tmp_path):
