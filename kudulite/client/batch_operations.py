@@ -58,7 +58,7 @@ from kudulite.table.tags import moment_or_version
 from kudulite.table.write_state import WriteState
 from kudulite.tablet.tablet_scan import CHANGE_COLUMNS, CHANGE_TYPE
 from kudulite.upkeep.garbage_collection import end_writes
-from kudulite.writes.batch_pieces import few_rows
+from kudulite.writes.batch_pieces import few_rows, without_preimages
 from kudulite.writes.stager import Stager
 
 CONDITION_OPTIONS = ("application_id", "application_version", "message")
@@ -477,6 +477,7 @@ class BatchOperations:
         """
         planned = WritePlan.of(self._store, **options)
         rows_max = 0 if planned.overwrite else self._store.environment.small_write_rows_max
+        batches = without_preimages(batches, planned.operation_column)
         few, batches = few_rows(batches, rows_max)
         if few is not None:
             result = self._write_few(few, planned, change)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,16 +29,13 @@ from kudulite.model.schema import Schema
 from kudulite.model.types import joined
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.table_store import TableStore
+from kudulite.tablet.operation import UPDATE_POSTIMAGE, UPDATE_PREIMAGE
 from kudulite.tablet.row_effects import cells_differ
-from kudulite.tablet.tablet_scan import (
-    BEFORE,
-    CHANGE_TYPE,
-    CHANGE_TYPES,
-)
+from kudulite.tablet.tablet_scan import CHANGE_TYPE, CHANGE_TYPES
 
 _CONSTANT_BYTES_MAX = 16 << 20
 # The operations that undo the changes of CHANGE_TYPES; of rows that are there at that moment.
-_INVERSES = ("delete_ignore", "update", "insert")
+_INVERSES = ("delete_ignore", "update", None, "insert")
 
 
 @dataclass(frozen=True)
@@ -122,12 +120,13 @@ def undone(changes: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     A row that was inserted is deleted. A row that differs from the row before becomes that row.
     """
     kinds = changes.column(CHANGE_TYPE)
-    is_new, before = pc.equal(kinds, "insert"), changes.column(BEFORE)
-    is_other = pc.not_equal(kinds, "update").to_numpy(False)
-    columns = {}
+    is_undone = pc.not_equal(kinds, UPDATE_POSTIMAGE).to_numpy(False)
+    then_at = np.flatnonzero(pc.equal(kinds, UPDATE_PREIMAGE).to_numpy(False))
+    before, after = changes.take(pa.array(then_at)), changes.take(pa.array(then_at + 1))
+    is_other = np.zeros(len(then_at), bool)
     for name in names:
-        now, then = changes.column(name), pc.struct_field(before, name)
-        columns[name] = pc.if_else(is_new, now, then)
-        is_other = is_other | cells_differ(now, then)
+        is_other |= cells_differ(after.column(name), before.column(name))
+    is_undone[then_at] = is_other
     inverse = pa.array(_INVERSES).take(pc.index_in(kinds, pa.array(CHANGE_TYPES)))
-    return pa.RecordBatch.from_pydict({**columns, CHANGE_TYPE: inverse}).filter(pa.array(is_other))
+    columns = {name: changes.column(name) for name in names}
+    return pa.RecordBatch.from_pydict({**columns, CHANGE_TYPE: inverse}).filter(pa.array(is_undone))

@@ -45,7 +45,7 @@ from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import mask_of
 from kudulite.tablet.row_gather import RowGather
 from kudulite.tablet.tablet import Tablet
-from kudulite.tablet.tablet_scan import CHANGE_TYPE, COMMIT_TIMESTAMP, KeyVersion, key_history
+from kudulite.tablet.tablet_scan import KeyVersion, change_columns, change_fields, key_history
 from kudulite.writes.batch_pieces import cuts, table_row_sizes
 
 ACCEPTED = (
@@ -306,13 +306,15 @@ def row_history(store: TableStore, key: Key) -> pa.Table:
         for i, column in enumerate(schema.columns)
     ]
     fields = [pa.field(c.name, c.type.arrow, c.nullable or c.id in added) for c in schema.columns]
-    fields += [pa.field(CHANGE_TYPE, pa.string()), pa.field(COMMIT_TIMESTAMP, pa.uint64())]
+    fields += change_fields(nullable=True)
     arrays = [
         pa.concat_arrays([pa.nulls(0, column.type.arrow), *found])
         for column, found in zip(schema.columns, cells, strict=True)
     ]
-    arrays.append(pa.array([version.change_type for version in versions], pa.string()))
-    arrays.append(pa.array([version.timestamp for version in versions], pa.uint64()))
+    arrays += change_columns(
+        pa.array([version.change_type for version in versions], pa.int8()),
+        pa.array([version.timestamp for version in versions], pa.uint64()),
+    )
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 

@@ -3,13 +3,15 @@
     table.scan(at=moment)          one row for each key at the moment
     table.changes(start, end)      one row for each key with a change in (start, end]
 
-    the table's columns  _change_type  _commit_timestamp  [_before]
-    the row at `end`;    insert        when it changed    the row at `start`,
-    of a delete the      update        last: a HybridTime null for an insert
-    row at `start`       delete        as in WriteResult.timestamp
+    the table's columns   _change_type       _commit_version       _commit_timestamp
+    the row at `end`      insert             when it changed       its wall time, to the
+       at `start`         [update_preimage]  last: a HybridTime,   microsecond, in UTC
+       at `end`           update_postimage   as WriteResult has,
+       at `start`         delete             for `at` and `start`
 
-The change types are names of operations: applied to the table as it was at `start`, with
-`operation_column="_change_type"`, the changes make the table as it was at `end`.
+Preimages are there with images="both". Applied to the table as it was at `start`, with
+`operation_column="_change_type"`, the changes make the table as it was at `end`; preimages are
+nothing to write.
 
 Both are planned when the object is made: columns and predicates are checked, and the moments are
 settled. They are read when a result is asked for, anew each time. A few threads read blocks ahead
@@ -59,7 +61,6 @@ from kudulite.table.snapshot import tablet_at
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Tablet
 from kudulite.tablet.tablet_scan import (
-    COMMIT_TIMESTAMP,
     block_reads,
     count_rows,
     diff_reads,
@@ -461,13 +462,8 @@ class Changes(ArrowResult[DiffSpec]):
         for batch in change_batches(read, entries_to_diff(read.store, read.manifest, read.spec)):
             yield in_schema(batch, schema)
 
-    def _first_rows(self) -> pa.Table:
-        rows = super()._first_rows()
-        place = rows.schema.get_field_index(COMMIT_TIMESTAMP)
-        return rows.set_column(place, COMMIT_TIMESTAMP, Timestamp.array(rows.column(place)))
-
     def count(self) -> int:
-        """Return the number of changes."""
+        """Return the number of rows of the changes."""
         return sum(batch.num_rows for batch in self.to_batches())
 
 

@@ -365,16 +365,17 @@ class Table(TableFrame, BatchOperations, RowOperations):
         where: Where = (),
         images: str = "after",
     ) -> Changes:
-        """Return what changed in (start, end], one row per key; `end` None is now.
+        """Return what changed in (start, end], one change of each key; `end` None is now.
 
         The moments are given as the `at` of a scan. A `start` of 0 is the creation of the table, so
         all rows are changes; it is refused once the AHM is later. Each row has `_change_type`
-        (insert, update, delete) and `_commit_timestamp`, the time of its newest change in the
-        window. With images="both" it also has `_before`, the row at `start`. Rows both inserted and
-        deleted inside the window are not returned. A row is returned if it meets `where` at the
-        start or at the end of the window. The columns are those of the end; one that was added
-        inside the window has its default in the rows of the start. `Timestamp.array` turns
-        `_commit_timestamp` into times.
+        (insert, update_postimage, delete); `_commit_version`, the HybridTime of the newest change
+        of its key in the window, which `at` and `start` take; and `_commit_timestamp`, the wall
+        time of that, which several commits of one microsecond share. With images="both" a row of
+        type update_preimage precedes each update_postimage: the row at `start`. Rows both inserted
+        and deleted inside the window are not returned. All rows of a key are returned if it meets
+        `where` at the start or at the end of the window. The columns are those of the end; one that
+        was added inside the window has its default in the rows of the start.
 
         Raises TimestampError, ColumnNotFoundError, SchemaError and OptionError.
         """
@@ -397,11 +398,11 @@ class Table(TableFrame, BatchOperations, RowOperations):
     def history(self, key: Key) -> pa.Table:
         """Return every version of one row that the retention still holds, the oldest first.
 
-        Each version has `_change_type` and `_commit_timestamp` as in `changes`; a delete shows the
-        row that was deleted. Both columns of the oldest version are null if its time is no longer
-        known. The result is empty if there was no such row. The columns are those of now: one that
-        was added is null in versions that ended before, and `get` with `at` has dropped ones.
-        `Timestamp.array` turns `_commit_timestamp` into times.
+        Each version has `_change_type`, `_commit_version` and `_commit_timestamp` as in `changes`;
+        a delete shows the row that was deleted. These columns of the oldest version are null if its
+        time is no longer known. The result is empty if there was no such row. The columns are those
+        of now: one that was added is null in versions that ended before, and `get` with `at` has
+        dropped ones.
         """
         return row_history(self._store, key)
 

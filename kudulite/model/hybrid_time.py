@@ -94,7 +94,7 @@ class Timestamp(int):
 
     @staticmethod
     def array(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-        """Return a column of HybridTimes, as `_commit_timestamp`, as timestamp[us, UTC].
+        """Return a column of HybridTimes, as `_commit_version`, as timestamp[us, UTC].
 
         The logical part is left out. The result is chunked if the column is.
         """

@@ -113,6 +113,8 @@ OUTCOMES: tuple[tuple[Outcome, Outcome], ...] = (
 
 OPERATION_NAMES = tuple(operation.label for operation in Operation)
 _LETTERS = {"i": Operation.INSERT, "u": Operation.UPDATE, "d": Operation.DELETE}
+# Types of changes that are no names of operations.
+UPDATE_PREIMAGE, UPDATE_POSTIMAGE = "update_preimage", "update_postimage"
 
 _MASK_PREFIX = "\0set "  # no column of a table can bear a NUL
 
@@ -132,7 +134,10 @@ def parse_operation(text: str) -> Operation:
 
 def parse_change_operation(text: str) -> Operation:
     """Return the operation of a cell of an operation column: a letter I, U, D or a name."""
-    letter = _LETTERS.get(str(text).strip().lower())
+    name = str(text).strip().lower()
+    if name == UPDATE_POSTIMAGE:
+        return Operation.UPDATE
+    letter = _LETTERS.get(name)
     return letter if letter is not None else parse_operation(text)
 
 
@@ -144,7 +149,9 @@ def operation_codes(texts: Sequence[str], what: str, is_merge: bool) -> list[int
     try:
         codes = [parse_change_operation(text) for text in texts]
     except OptionError as error:
-        raise OptionError(f"{what}: {error}, I, U, D") from error
+        raise OptionError(
+            f"{what}: {error}, I, U, D, {UPDATE_POSTIMAGE}, {UPDATE_PREIMAGE}"
+        ) from error
     known = ", ".join(operation.label for operation in MERGE_OPERATIONS)
     for operation in codes:
         if is_merge and operation not in MERGE_OPERATIONS:

@@ -64,9 +64,9 @@ def test_rows_are_what_was_written_in_memory_in_deltas_and_after_compactions(cli
     assert found == [[1, None], None]
     changes = table.changes(states[0][0], states[2][0]).to_arrow().sort_by("k").to_pylist()
     assert [(c["k"], c["_change_type"], c["numbers"]) for c in changes] == [
-        (1, "update", None),
-        (2, "update", [5]),
-        (3, "update", None),
+        (1, "update_postimage", None),
+        (2, "update_postimage", [5]),
+        (3, "update_postimage", None),
         (4, "delete", [None]),
         (5, "insert", []),
     ]

@@ -239,7 +239,7 @@ def test_a_table_with_logs_of_tablets_has_its_past(logged: Table):
     """Its rows at each moment, which the software of then gave them, also of a dropped range."""
     expect_past(logged)
     assert logged.current_timestamp() == moment(11)
-    changes = logged.history(5).column("_commit_timestamp").to_pylist()
+    changes = logged.history(5).column("_commit_version").to_pylist()
     assert changes == [moment(1), moment(9), moment(10)]
     assert sum(bool(files_below(path)) for path in logged.path.glob("tablet/*/wal")) == 3
 

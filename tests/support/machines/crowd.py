@@ -308,7 +308,7 @@ def _look_at_levels(table: Table, rows: pa.Table, since: int, chance: random.Ran
         count = table.scan(where=f"{levels} and batch = {number}").count()
         assert count in (0, TABLETS), f"count at the present: {count} of batch {number}"
     changed = table.changes(since, where=levels).to_pylist()
-    commits = {(row["batch"], row["_commit_timestamp"]) for row in changed}
+    commits = {(row["batch"], row["_commit_version"]) for row in changed}
     assert len(changed) in (0, TABLETS) and len(commits) <= 1, f"changes since {since}: {changed}"
 
 

@@ -77,13 +77,13 @@ def test_a_table_shows_its_columns_partitions_and_first_rows(table):
     assert table._repr_html_().count("<tr>") < 25 and "\n" not in repr(table)
 
 
-def test_changes_show_their_time(table):
-    """Not a HybridTime; the rows themselves keep it."""
+def test_changes_show_their_time_and_their_version(table):
+    """The version is the HybridTime that a read at a moment takes."""
     start = table.current_timestamp()
     stamp = table.delete([{"k": 1234567}]).timestamp
     cells = Cells(table.changes(start)._repr_html_()).cells
-    assert str(stamp.to_datetime()) in cells and str(int(stamp)) not in cells
-    assert table.changes(start).to_pylist()[0]["_commit_timestamp"] == stamp
+    assert str(stamp.to_datetime()) in cells and f"{int(stamp):,}" in cells
+    assert table.changes(start).to_pylist()[0]["_commit_version"] == stamp
 
 
 def test_an_empty_result_is_a_header(table):
@@ -92,7 +92,7 @@ def test_an_empty_result_is_a_header(table):
     assert names == ["k (int64)", "t (timestamp[us, tz=UTC])"]
     assert Cells(table.scan(columns=[])._repr_html_()).cells == []
     start = table.current_timestamp()
-    assert len(Cells(table.changes(start)._repr_html_()).cells) == 6
+    assert len(Cells(table.changes(start)._repr_html_()).cells) == 7
 
 
 def test_long_cells_are_cut_and_moments_outside_of_python_are_text(tmp_path):
