@@ -68,10 +68,6 @@ from kudulite.upkeep.maintenance import (
 from kudulite.upkeep.purge import PurgeReport, purge_keys
 from kudulite.upkeep.statistics import TableStatistics, live_row_count, table_statistics
 
-if TYPE_CHECKING:
-    pass
-
-
 # Methods that only tables of kudulite.kudu have, and what does the same here.
 _OF_KUDU_PYTHON = {"scanner": "scan", "scan_token_builder": "scan_tokens"}
 
