@@ -18,27 +18,10 @@ from kudulite.chain.partitioning import Partitioning, RangePartition
 from kudulite.client.bulk_write import BulkWrite, WriteResult
 from kudulite.client.client import Client, connect, open_table
 from kudulite.client.mutation_buffer import PendingError
-from kudulite.client.native_plan import (
-    NativeColumn,
-    NativeCondition,
-    NativeDisjunction,
-    NativeFile,
-    NativeLimits,
-    NativePlan,
-)
-from kudulite.client.native_scan import Scan
 from kudulite.client.row_operations import WriteOperation
-from kudulite.client.scan import Changes
 from kudulite.client.session import Session, SessionCounters
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import ColumnSpec, TableAlterer
-from kudulite.client.tokens import (
-    ChangeToken,
-    RowSetToken,
-    ScanToken,
-    Token,
-    pack_tokens,
-)
 from kudulite.errors import (
     ColumnNotFoundError,
     ConflictError,
@@ -84,6 +67,23 @@ from kudulite.model.types import (
     timestamp_ntz,
     unixtime_micros,
     varchar,
+)
+from kudulite.reads.native_plan import (
+    NativeColumn,
+    NativeCondition,
+    NativeDisjunction,
+    NativeFile,
+    NativeLimits,
+    NativePlan,
+)
+from kudulite.reads.native_scan import Scan
+from kudulite.reads.scan import Changes
+from kudulite.reads.tokens import (
+    ChangeToken,
+    RowSetToken,
+    ScanToken,
+    Token,
+    pack_tokens,
 )
 from kudulite.storage.address import merged_storage_options
 from kudulite.storage.storage_options import is_secret_storage_option, is_storage_option

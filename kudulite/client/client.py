@@ -43,22 +43,9 @@ from kudulite.chain.folder import (
 )
 from kudulite.chain.manifest import checked_comment, checked_owner
 from kudulite.chain.partitioning import Partitioning, partitioning_of
-from kudulite.client.lookup import arrow_schema
 from kudulite.client.session import Session
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
-from kudulite.client.table_names import (
-    RESERVE_SECONDS_MAX,
-    new_staging_folder,
-    publish_table,
-    recall_table,
-    rename_table,
-    replaced_table,
-    set_table_aside,
-    soft_delete_table,
-    sync_moved,
-    table_folder,
-)
 from kudulite.client.write_plan import unknown_option
 from kudulite.errors import (
     ConflictError,
@@ -73,6 +60,7 @@ from kudulite.model.aliases import Rows
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.new_schema import schema_from_arrow
 from kudulite.model.schema import Schema
+from kudulite.reads.lookup import arrow_schema
 from kudulite.shown.html import html_table, html_title
 from kudulite.storage.address import parse_address
 from kudulite.storage.names import is_trash, staged_of
@@ -80,6 +68,18 @@ from kudulite.storage.storage import as_path, is_there
 from kudulite.table.environment import Environment, environment_at
 from kudulite.table.present import present
 from kudulite.table.removal import remove_trash
+from kudulite.table.table_names import (
+    RESERVE_SECONDS_MAX,
+    new_staging_folder,
+    publish_table,
+    recall_table,
+    rename_table,
+    replaced_table,
+    set_table_aside,
+    soft_delete_table,
+    sync_moved,
+    table_folder,
+)
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.maintenance_schedule import flush_below
 
