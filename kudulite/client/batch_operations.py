@@ -46,7 +46,7 @@ from kudulite.model.expression import Arithmetic
 from kudulite.model.expression_text import Cell, ConstantCell, parse_cell
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
-from kudulite.reads.lookup import arrow_batches
+from kudulite.reads.row_sources import arrow_batches
 from kudulite.reads.scan import Changes, RowScan
 from kudulite.shown.progress import Progress
 from kudulite.storage.new_files import NewFiles

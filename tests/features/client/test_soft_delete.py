@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.client import table_names
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import (
@@ -24,6 +23,7 @@ from kudulite.errors import (
     UsageError,
 )
 from kudulite.storage.local_storage import LocalStorage
+from kudulite.table import table_names
 from kudulite.table.table_names import _replace_table, move_table
 from kudulite.table.table_store import TableStore
 from tests.support.doubles.forgetful_disk import recorded_states
