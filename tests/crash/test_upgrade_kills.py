@@ -16,7 +16,7 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.storage.table_lock import TableLock, read_lock_file
 from kudulite.upkeep.garbage_collection import end_writes
-from tests.crash.test_wal_kills import RecordingStorage
+from tests.crash.test_wal_kills import ERROR_EACH, RecordingStorage
 from tests.support.doubles.killing_storage import (
     KilledError,
     KillingStorage,
@@ -118,6 +118,8 @@ def test_a_first_writer_killed_at_any_step_leaves_the_table_whole(
     if way in TORN:
         # Before every other step the process just dies, as with "error".
         places = [place for place, step in enumerate(recording.steps) if step == "append"]
+    elif way == "error":
+        places = list(range(len(name) % ERROR_EACH, step_count, by_tier(5, ERROR_EACH)))
     else:
         places = list(range(0, step_count, by_tier(5, 1)))
     for steps in (*places, step_count):
