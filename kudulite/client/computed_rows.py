@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from kudulite.client.lookup import KeyLookup
 from kudulite.client.scan import Changes
+from kudulite.model.cell import Cell
 from kudulite.model.encoded_key import encode_keys
-from kudulite.model.expression_text import Cell
 from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Schema
