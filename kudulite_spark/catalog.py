@@ -20,12 +20,11 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StringType, StructField, StructType
 
 import kudulite
-from kudulite import Partitioning, Schema, Table, TableAlterer, parse_timestamp
 from kudulite.errors import (
     KuduliteError,
     NotSupportedError,
@@ -51,6 +50,9 @@ from kudulite_spark.types import (
     with_note,
 )
 from kudulite_spark.write_plan import described_partitioning, partitioning_of
+
+if TYPE_CHECKING:
+    from kudulite import Partitioning, Schema, Table, TableAlterer
 
 NO_NAMESPACE, NAMESPACE_EXISTS, NOT_EMPTY = "NoNamespace", "NamespaceExists", "NotEmpty"
 # Kinds of a staged table; the third is createOrReplace.
@@ -278,7 +280,7 @@ def _check_order(path: str, names: list[str], primary_key: Sequence[str]) -> Non
     """Refuse columns in another order than the table's: INSERT without names is by position.
 
     With a key that is not unique, the key and the number of the row are the first columns."""
-    if Schema.get_auto_incrementing_column_name() not in primary_key:
+    if kudulite.Schema.get_auto_incrementing_column_name() not in primary_key:
         return
     key = [name for name in primary_key if name in names]
     order = ", ".join(key + [name for name in names if name not in key])
@@ -334,7 +336,7 @@ def _moment(place: Place, question: Question) -> Answer:
         return {"moment": version}
     try:
         text = in_zone(version, question["zone"])
-        moment = parse_timestamp(text) if found is None else int(found)
+        moment = kudulite.parse_timestamp(text) if found is None else int(found)
         return {"moment": str(moment)}
     except TimestampError as error:
         tags = ", ".join(table.tags) or "none"

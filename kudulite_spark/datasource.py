@@ -33,11 +33,12 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
-from kudulite import Condition, ReadRequest, Schema, Table, open_table, parse_where
+import kudulite
 from kudulite.errors import (
     KuduliteError,
     NotSupportedError,
@@ -86,6 +87,9 @@ from kudulite_spark.types import (
 )
 from kudulite_spark.write_plan import plan_write
 from kudulite_spark.writer import StreamTableWriter, TableWriter
+
+if TYPE_CHECKING:
+    from kudulite import Condition, Schema, Table
 
 # As HybridTimes: when the rows are read, or when the changes end; after when changes begin.
 Moments = tuple[int, int | None]
@@ -175,7 +179,7 @@ class KuduliteDataSource(DataSource):
     def _table_of_metadata(self) -> tuple[Table, ReadOptions]:
         read = ReadOptions.parse(self.options)
         parent = os.path.dirname(absolute_path(read.path))
-        table = open_table(parent, storage_options=read.storage_options)
+        table = kudulite.open_table(parent, storage_options=read.storage_options)
         return table, read
 
     def _schema(self) -> StructType:
@@ -271,7 +275,7 @@ class KuduliteDataSource(DataSource):
     def _opened(self) -> tuple[Table, ReadOptions]:
         """Open the table and parse the options."""
         read = ReadOptions.parse(self.options)
-        table = open_table(
+        table = kudulite.open_table(
             absolute_path(read.path),
             table_id=self._table_id,
             storage_options=read.storage_options,
@@ -371,7 +375,7 @@ def scan_plan(
     if is_of_changes:
         names = [name for name in names if name not in CHANGE_COLUMNS]
     path = str(table.path)
-    request = ReadRequest(
+    request = kudulite.ReadRequest(
         columns=tuple(own_names.get(name, name) for name in names),
         where=() if read.filter is None else _conditions(read.filter, schema),
         ordered=read.fault_tolerant_scan,
@@ -433,7 +437,7 @@ def check_schema(
 
 def _conditions(text: str, schema: Schema) -> tuple[Condition, ...]:
     try:
-        return parse_where(text, schema)
+        return kudulite.parse_where(text, schema)
     except UsageError as error:
         raise type(error)(f"option 'filter': {error}") from error
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -31,11 +31,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kudulite import Schema, Table, open_table
+import kudulite
 from kudulite.errors import TableNotFoundError
 from kudulite_spark.options import Place
 from kudulite_spark.reader import fitted_batches
 from kudulite_spark.types import arrow_schema, change_schema
+
+if TYPE_CHECKING:
+    from kudulite import Schema, Table
 
 CHANGES = "changes"
 
@@ -182,7 +185,7 @@ class MetadataReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
-        table = open_table(self._path, storage_options=self._storage_options)
+        table = kudulite.open_table(self._path, storage_options=self._storage_options)
         schema = arrow_schema(metadata_schema(self._name, table.schema))
         rows = _TABLES[self._name][1](table)
         batch = pa.RecordBatch.from_pylist(rows, schema=schema)

@@ -28,7 +28,6 @@ from urllib.parse import unquote, urlparse
 from pyspark.sql.utils import is_remote
 
 import kudulite
-from kudulite import Client, Table
 from kudulite.errors import OptionError, TableNotFoundError, UsageError
 from kudulite_spark.kudu_options import kudu_names_replaced, parse_boolean
 from kudulite_spark.storage_settings import (
@@ -45,6 +44,8 @@ from kudulite_spark.storage_settings import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from kudulite import Client, Table
 
 CHANGE_IMAGES = ("after", "both")
 # A value of `snapshotTimestamp`: the moment at which Spark plans a query.

@@ -12,15 +12,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import kudulite
-from kudulite import ColumnType, Table, TableAlterer
 from kudulite.errors import NotSupportedError, SchemaError, UsageError
 from kudulite_spark.options import Place, is_address
 from kudulite_spark.session_zone import in_zone, is_shown_twice
+
+if TYPE_CHECKING:
+    from kudulite import ColumnType, Table, TableAlterer
 
 Result = dict[str, int | str]
 
@@ -207,11 +209,11 @@ def _delete_tag(call: Call) -> Result:
 
 
 def _add_range(call: Call) -> Result:
-    return _altered_ranges(call, TableAlterer.add_range_partition)
+    return _altered_ranges(call, kudulite.TableAlterer.add_range_partition)
 
 
 def _drop_range(call: Call) -> Result:
-    return _altered_ranges(call, TableAlterer.drop_range_partition)
+    return _altered_ranges(call, kudulite.TableAlterer.drop_range_partition)
 
 
 def _altered_ranges(call: Call, alter: Callable[..., TableAlterer]) -> Result:

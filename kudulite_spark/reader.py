@@ -29,7 +29,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -49,9 +49,11 @@ from pyspark.sql.datasource import (
 )
 
 import kudulite
-from kudulite import Predicate, ReadRequest, RowSetToken, Table, Token, open_table
 from kudulite_spark.python_worker import end_work
 from kudulite_spark.types import CHANGE_COLUMNS
+
+if TYPE_CHECKING:
+    from kudulite import Predicate, ReadRequest, RowSetToken, Table, Token
 
 # Each batch has a fixed cost: 32 Ki rows are read as fast as 64 Ki, 16 Ki more slowly (measured).
 BATCH_ROWS_MAX = 1 << 15
@@ -98,7 +100,9 @@ class ScanPlan:
 
     def open(self) -> Table:
         """Open the table of the load, also where another one has its path now."""
-        return open_table(self.path, table_id=self.table_id, storage_options=self.storage_options)
+        return kudulite.open_table(
+            self.path, table_id=self.table_id, storage_options=self.storage_options
+        )
 
     def at(self, timestamp: int, start: int | None = None) -> ScanPlan:
         """Return the plan of the rows at a safe timestamp, or of the changes from `start` to it."""
@@ -134,7 +138,7 @@ class TabletReader(DataSourceReader):
         if not isinstance(partition, TabletPartition):
             return
         for token in partition.tokens:
-            batches = Token.from_bytes(token).open()
+            batches = kudulite.Token.from_bytes(token).open()
             yield from fitted_batches(batches, self._plan.arrow_schema, self._plan.own_names)
         end_work()
 
@@ -190,7 +194,7 @@ def decoded_tokens(
 ) -> tuple[RowSetToken, ...]:
     """Return the tokens of `encoded_tokens`, of the table in `folder`."""
     content = json.loads(zlib.decompress(base64.b64decode(text)))
-    return tuple(RowSetToken.of_table(folder, value, storage_options) for value in content)
+    return tuple(kudulite.RowSetToken.of_table(folder, value, storage_options) for value in content)
 
 
 def fitted_batches(
@@ -260,21 +264,21 @@ def pushed_predicate(spark_filter: Filter) -> Predicate | None:
         return None
     column = path[0]
     if isinstance(spark_filter, IsNull):
-        return Predicate(column, "is_null", None)
+        return kudulite.Predicate(column, "is_null", None)
     if isinstance(spark_filter, IsNotNull):
-        return Predicate(column, "is_not_null", None)
+        return kudulite.Predicate(column, "is_not_null", None)
     value = getattr(spark_filter, "value", None)
     if isinstance(spark_filter, In):
         values = tuple(item for item in value or () if item is not None)
-        return Predicate(column, "in", values) if all(map(_is_exact, values)) else None
+        return kudulite.Predicate(column, "in", values) if all(map(_is_exact, values)) else None
     if value is None or not _is_exact(value):
         return None
     if isinstance(spark_filter, StringStartsWith):
-        return Predicate(column, "starts_with", value)
+        return kudulite.Predicate(column, "starts_with", value)
     if isinstance(spark_filter, EqualNullSafe):
-        return Predicate(column, "=", value)
+        return kudulite.Predicate(column, "=", value)
     operator = _OPERATORS.get(type(spark_filter))
-    return None if operator is None else Predicate(column, operator, value)
+    return None if operator is None else kudulite.Predicate(column, operator, value)
 
 
 def _is_exact(value: Any) -> bool:

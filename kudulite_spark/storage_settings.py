@@ -23,7 +23,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from kudulite import is_secret_storage_option, is_storage_option, merged_storage_options
+import kudulite
 from kudulite.errors import OptionError
 
 SECRET_PREFIX = "secret."
@@ -54,9 +54,9 @@ def storage_name(option: str) -> str | None:
     """
     lowered = option.lower()
     name = lowered.removeprefix(SECRET_PREFIX)
-    if not is_storage_option(name):
+    if not kudulite.is_storage_option(name):
         return None
-    if name == lowered and is_secret_storage_option(name) and not _HIDDEN.search(name):
+    if name == lowered and kudulite.is_secret_storage_option(name) and not _HIDDEN.search(name):
         raise OptionError(
             f"option {option!r} is a secret, and Spark would show it in plans and in its event log;"
             f" write '{SECRET_PREFIX}{name}', whose value Spark hides, or set it in the environment"
@@ -132,10 +132,10 @@ def storage_options(
         if name is not None:
             own[name] = value
     session, hadoop = session_options(settings), hadoop_options(settings, path)
-    found = merged_storage_options(path, own, session, hadoop)
+    found = kudulite.merged_storage_options(path, own, session, hadoop)
     if hadoop.get("aws_endpoint_url", "") not in found.values():
         hadoop.pop("allow_http", None)  # it is for Hadoop's endpoint, and for no other one
-        found = merged_storage_options(path, own, session, hadoop)
+        found = kudulite.merged_storage_options(path, own, session, hadoop)
     return found
 
 
@@ -165,14 +165,15 @@ def without_keys(options: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in options.items()
-        if not is_secret_storage_option(name) and not name.lower().endswith("access_key_id")
+        if not kudulite.is_secret_storage_option(name)
+        and not name.lower().endswith("access_key_id")
     }
 
 
 def source_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return storage options as options of a read or write, under names whose values are hidden."""
     return {
-        SECRET_PREFIX + name if is_secret_storage_option(name) else name: value
+        SECRET_PREFIX + name if kudulite.is_secret_storage_option(name) else name: value
         for name, value in options.items()
     }
 

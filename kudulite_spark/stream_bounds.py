@@ -33,20 +33,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
-from kudulite import ReadRequest, ScanToken, Table, parse_timestamp
+import kudulite
 from kudulite.errors import TimestampError, UsageError
 from kudulite_spark.options import STREAM_STARTS
 from kudulite_spark.types import COMMIT_VERSION
+
+if TYPE_CHECKING:
+    from kudulite import ReadRequest, ScanToken, Table
 
 # After so many steps by counts the window is halved instead.
 _TRUSTED_STEPS = 3
 
 NOW, SNAPSHOT = STREAM_STARTS
-ALL_ROWS = ReadRequest()
 
 # An offset as Spark keeps it.
 OffsetJson = dict[str, str | int | dict[str, int]]
@@ -81,10 +83,10 @@ class CommitCounts:
 
 
 def count_commits(
-    table: Table, start: int, end: int, request: ReadRequest = ALL_ROWS
+    table: Table, start: int, end: int, request: ReadRequest | None = None
 ) -> CommitCounts:
     """Count the changes of a window that a request reads, by the moment of their commit."""
-    window = replace(request, columns=(), start=start, at=end)
+    window = replace(request or kudulite.ReadRequest(), columns=(), start=start, at=end)
     found = [
         np.unique(batch.column(COMMIT_VERSION).to_numpy(zero_copy_only=False), return_counts=True)
         for token in table.tokens(window)
@@ -126,15 +128,15 @@ def snapshot_end(
     timestamp: int,
     first: RowPlace | None,
     row_count: int,
-    request: ReadRequest = ALL_ROWS,
+    request: ReadRequest | None = None,
 ) -> RowPlace | None:
     """Return the place of the row that follows `row_count` rows of a snapshot from `first` on.
 
     None if the snapshot has no such row. Predicates of the request only rule out tablets and key
     ranges: rows are counted whether they match or not.
     """
-    rows = replace(request, columns=(), start=None, at=timestamp)
-    tokens = snapshot_tokens(cast(list[ScanToken], table.tokens(rows)), first, None)
+    rows = replace(request or kudulite.ReadRequest(), columns=(), start=None, at=timestamp)
+    tokens = snapshot_tokens(cast(list[kudulite.ScanToken], table.tokens(rows)), first, None)
     left = row_count
     for token in tokens:
         if not left:
@@ -187,7 +189,7 @@ class StreamStart:
         if text.lower() in STREAM_STARTS:
             return StreamStart(text.lower())
         try:
-            return StreamStart(parse_timestamp(text))
+            return StreamStart(kudulite.parse_timestamp(text))
         except TimestampError as error:
             raise TimestampError(
                 f"option 'startTimestamp' of a stream is {SNAPSHOT}, {NOW} or a moment: {error}"

@@ -21,13 +21,13 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from kudulite import ScanToken, Table, Timestamp, Token, open_table
+import kudulite
 from kudulite.errors import ConflictError, OptionError, TableNotFoundError, TimestampError
 from kudulite_spark.python_worker import end_work
 from kudulite_spark.reader import ScanPlan, TabletPartition, TabletReader, fitted_batches, packed
@@ -46,6 +46,9 @@ from kudulite_spark.stream_bounds import (
     snapshot_tokens,
 )
 from kudulite_spark.types import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+
+if TYPE_CHECKING:
+    from kudulite import ScanToken, Table, Token
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -149,7 +152,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 rows = self._plan.at(last.moment).request
 
                 def tokens(size: int) -> list[ScanToken]:
-                    found = cast(list[ScanToken], table.tokens(rows, size))
+                    found = cast(list[kudulite.ScanToken], table.tokens(rows, size))
                     return snapshot_tokens(found, first.row, last.row)
 
                 return packed(self._plan.split_size_bytes, tokens)
@@ -166,13 +169,13 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         plan = self._plan
         with self._explained():
             for content in partition.tokens:
-                batches = self._batches(Token.from_bytes(content))
+                batches = self._batches(kudulite.Token.from_bytes(content))
                 yield from fitted_batches(batches, plan.arrow_schema, plan.own_names)
         end_work()
 
     def _batches(self, token: Token[Any]) -> Iterator[pa.RecordBatch]:
         plan = self._plan
-        if isinstance(token, ScanToken):
+        if isinstance(token, kudulite.ScanToken):
             return _as_inserts(token.open(), plan, token.timestamp)
         if CHANGE_TYPE in plan.arrow_schema.names:
             return token.open()
@@ -202,7 +205,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _table(self, *offsets: Offset | None) -> Table:
         """Open the table. Raises ConflictError if an offset is of another one, or other columns."""
-        table = open_table(self._plan.path, storage_options=self._plan.storage_options)
+        table = kudulite.open_table(self._plan.path, storage_options=self._plan.storage_options)
         for offset in offsets:
             if isinstance(offset, StreamOffset) and offset.table_id != table.id:
                 raise ConflictError(
@@ -244,7 +247,7 @@ def _as_inserts(
             elif wanted.name == COMMIT_VERSION:
                 columns.append(pa.repeat(pa.scalar(timestamp, pa.int64()), batch.num_rows))
             elif wanted.name == COMMIT_TIMESTAMP:
-                wall = pa.scalar(Timestamp(timestamp).to_datetime(), wanted.type)
+                wall = pa.scalar(kudulite.Timestamp(timestamp).to_datetime(), wanted.type)
                 columns.append(pa.repeat(wall, batch.num_rows))
             else:
                 columns.append(batch.column(own))

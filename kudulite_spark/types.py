@@ -29,7 +29,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -55,20 +55,13 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from kudulite import (
-    Column,
-    ColumnType,
-    Predicate,
-    Schema,
-    array,
-    decimal,
-    parse_where,
-    schema,
-    varchar,
-)
+import kudulite
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
 from kudulite_spark.options import WriteOptions
 from kudulite_spark.session_zone import session_zone
+
+if TYPE_CHECKING:
+    from kudulite import Column, ColumnType, Schema
 
 # Spark keeps the declared type of a CHAR or VARCHAR column under this key of a field's metadata.
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
@@ -193,21 +186,21 @@ def column_type(field: StructField) -> ColumnType:
             f" a CHAR with rtrim({field.name})"
         )
     if isinstance(spark, VarcharType):
-        return varchar(spark.length)
+        return kudulite.varchar(spark.length)
     if isinstance(spark, StringType) and spark != StringType():
         raise SchemaError(
             f"column {field.name!r}: {spark.simpleString()} is not supported; kudulite compares"
             " strings as bytes (UTF8_BINARY)"
         )
     if isinstance(spark, StringType) and noted:
-        return varchar(int(noted.group(1)))
+        return kudulite.varchar(int(noted.group(1)))
     if isinstance(spark, DecimalType):
-        return decimal(spark.precision, spark.scale)
+        return kudulite.decimal(spark.precision, spark.scale)
     if isinstance(spark, ArrayType) and not isinstance(spark.elementType, ArrayType):
         metadata = {CHAR_VARCHAR_KEY: note.removeprefix("array<").removesuffix(">")}
         element = StructField(field.name, spark.elementType, metadata=metadata)
         try:
-            return array(column_type(element))
+            return kudulite.array(column_type(element))
         except SchemaError as error:
             raise SchemaError(f"{error} (an element of {spark.simpleString()})") from error
     name = _NAME_OF_SPARK.get(type(spark))
@@ -217,7 +210,7 @@ def column_type(field: StructField) -> ColumnType:
             f"column {field.name!r}: Spark type {spark.simpleString()} has no column type in"
             f" kudulite; supported: {known}, decimal(p,s), varchar(n), array of these"
         )
-    return ColumnType(name)
+    return kudulite.ColumnType(name)
 
 
 def column_comment(field: StructField) -> str:
@@ -237,7 +230,7 @@ def table_schema(
     of the other columns are kept; `defaults` are by name. SchemaError or ColumnNotFoundError name
     the table's path and the column."""
     names, key = [primary_key] if isinstance(primary_key, str) else list(primary_key), []
-    number_name = Schema.get_auto_incrementing_column_name()
+    number_name = kudulite.Schema.get_auto_incrementing_column_name()
     is_unique = number_name not in names
     if not is_unique and (names.index(number_name) == 0 or names.pop() != number_name):
         raise SchemaError(
@@ -253,7 +246,7 @@ def table_schema(
             )
         key.append(own)
     columns = [
-        Column(
+        kudulite.Column(
             id=index,
             name=field.name,
             type=column_type(field),
@@ -266,9 +259,9 @@ def table_schema(
         if is_unique or field.name != number_name
     ]
     if is_unique:
-        return Schema.build(columns, key)
+        return kudulite.Schema.build(columns, key)
     columns.sort(key=lambda c: key.index(c.name) if c.name in key else len(key))
-    return schema(columns, key, is_unique=False)
+    return kudulite.schema(columns, key, is_unique=False)
 
 
 def default_value(name: str, column_type: ColumnType, text: str, zone: str) -> Any:
@@ -281,7 +274,7 @@ def default_value(name: str, column_type: ColumnType, text: str, zone: str) -> A
     try:
         if column_type.name == "unixtime_micros":
             try:
-                found = _literal_value(text, ColumnType("timestamp_ntz"))
+                found = _literal_value(text, kudulite.ColumnType("timestamp_ntz"))
                 return found.replace(tzinfo=session_zone(zone))
             except OptionError:
                 pass  # it names its zone
@@ -296,10 +289,16 @@ def default_value(name: str, column_type: ColumnType, text: str, zone: str) -> A
 
 def _literal_value(text: str, column_type: ColumnType) -> Any:
     """Return the value of a literal, which is read as in a condition on a column of the type."""
-    key = Column(id=0, name="key", type=ColumnType("int8"), nullable=False)
-    probe = Schema.build([key, Column(id=1, name="value", type=column_type)], ["key"])
-    found = parse_where(f"value = {text}", probe)
-    if len(found) != 1 or not isinstance(found[0], Predicate) or found[0].column != "value":
+    key = kudulite.Column(id=0, name="key", type=kudulite.ColumnType("int8"), nullable=False)
+    probe = kudulite.Schema.build(
+        [key, kudulite.Column(id=1, name="value", type=column_type)], ["key"]
+    )
+    found = kudulite.parse_where(f"value = {text}", probe)
+    if (
+        len(found) != 1
+        or not isinstance(found[0], kudulite.Predicate)
+        or found[0].column != "value"
+    ):
         raise OptionError(f"{text} is no literal")
     return found[0].value
 

@@ -20,19 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructField, StructType
 
-from kudulite import (
-    Column,
-    ColumnType,
-    Partitioning,
-    RangePartition,
-    Schema,
-    Table,
-    open_table,
-)
+import kudulite
 from kudulite.errors import (
     ColumnNotFoundError,
     NotSupportedError,
@@ -55,6 +47,9 @@ from kudulite_spark.types import (
     with_layout_names,
 )
 from kudulite_spark.writer import PlannedWrite
+
+if TYPE_CHECKING:
+    from kudulite import Column, ColumnType, Partitioning, Schema, Table
 
 _OVERWRITE_OPERATIONS = ("insert", "insert_ignore", "upsert", "upsert_ignore")
 
@@ -230,7 +225,7 @@ def _made_table(path: str, options: WriteOptions, struct: StructType) -> tuple[T
     try:
         return client.create_table(name, schema, partitioning_of(options)), True
     except TableExistsError:
-        return open_table(path, storage_options=options.storage_options), False
+        return kudulite.open_table(path, storage_options=options.storage_options), False
 
 
 def _check_layout(table: Table, path: str, options: WriteOptions) -> None:
@@ -258,7 +253,7 @@ def _check_layout(table: Table, path: str, options: WriteOptions) -> None:
 
 def partitioning_of(options: WriteOptions) -> Partitioning:
     """Return the partitioning that the options describe."""
-    partitioning = Partitioning()
+    partitioning = kudulite.Partitioning()
     for names, bucket_count in options.hash_partitions or ():
         partitioning.add_hash_partitions(names, bucket_count)
     if options.range_partitions is not None:
@@ -267,7 +262,7 @@ def partitioning_of(options: WriteOptions) -> Partitioning:
             if not hashed:
                 partitioning.add_range_partition(lower, upper)
                 continue
-            custom = RangePartition(lower, upper)
+            custom = kudulite.RangePartition(lower, upper)
             for names, bucket_count in hashed[0]:
                 custom.add_hash_partitions(names, bucket_count)
             partitioning.add_custom_range_partition(custom)
@@ -342,7 +337,7 @@ def evolved_table(
     """Return the table at `path`, altered if needed, so that it can store `fields`.
 
     Raises LockTimeoutError, and SchemaError for a Spark type that no column can have."""
-    table = open_table(path, storage_options=storage_options)
+    table = kudulite.open_table(path, storage_options=storage_options)
     while True:
         schema = table.schema
         evolution = needed_evolution(schema, path, fields)

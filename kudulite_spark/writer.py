@@ -28,6 +28,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -37,10 +38,12 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from kudulite import BulkWrite, StagedTask
 from kudulite.errors import ConflictError, OptionError, TableNotFoundError
 from kudulite_spark.options import WriteOptions, catalog_of
 from kudulite_spark.python_worker import end_work
+
+if TYPE_CHECKING:
+    from kudulite import BulkWrite, StagedTask
 
 logger = logging.getLogger("kudulite.spark")
 

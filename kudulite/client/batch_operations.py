@@ -42,8 +42,8 @@ from kudulite.client.row_operations import RowLayout
 from kudulite.client.write_plan import WritePlan, check_flags, check_options
 from kudulite.errors import ColumnNotFoundError, ConflictError, OptionError, SchemaError
 from kudulite.model.aliases import Columns, Moment, Rows, Where, WriteOptions
+from kudulite.model.cell import Cell, ConstantCell, computed_cell
 from kudulite.model.expression import Arithmetic
-from kudulite.model.expression_text import Cell, ConstantCell, parse_cell
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
 from kudulite.reads.row_sources import arrow_batches
@@ -559,14 +559,14 @@ def _cell(layout: RowLayout, name: str | int, value: Any) -> Cell:
         raise layout.no_column(name)
     column = layout.schema.column(layout.columns[name][0])
     if isinstance(value, Arithmetic):
-        return parse_cell(value.sql, column, layout.schema)
+        return computed_cell(value.sql, column, layout.schema)
     try:
         [found] = layout.convert({name: value}).values()
     except SchemaError as error:
         if not isinstance(value, str) or column.type.is_array:
             raise
         try:
-            return parse_cell(value, column, layout.schema)
+            return computed_cell(value, column, layout.schema)
         except ColumnNotFoundError as other:
             if value.isidentifier():
                 raise SchemaError(f"{error}; nor is it an expression: {other}") from None

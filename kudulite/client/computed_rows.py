@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kudulite.model.cell import Cell
 from kudulite.model.encoded_key import encode_keys
-from kudulite.model.expression_text import Cell
 from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Schema

@@ -12,7 +12,7 @@ a DECIMAL, NULL makes NULL. Everything else is refused.
 
 The result must fit the column: a number with a fraction is no value of an integer column.
 
-**Threads**: any; a `Cell` never changes.
+**Threads**: any; a `ComputedCell` never changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import reduce
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from zoneinfo import ZoneInfoNotFoundError
 
 import numpy as np
@@ -72,41 +72,9 @@ _ARGUMENTS |= {"to", "unit", "start", "length", "decimals", "replacement"}
 _SAFE = {"safe", "coalesce", "ignore_nulls", "is_null", "is_nvl", "typed", "is_string"}
 
 
-class Cell(Protocol):
-    """A value to set in a column of each row."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that it is computed from."""
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes it has in each row, where that is known before."""
-
-    def of(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return the value of each row. Raises SchemaError for one that does not fit."""
-
-
-@dataclass(frozen=True)
-class ConstantCell:
-    """The same value in each row."""
-
-    scalar: pa.Scalar
-    columns: tuple[str, ...] = ()
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the value."""
-        return int(pa.repeat(self.scalar, 1).nbytes)
-
-    def of(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return the value once for each row."""
-        return pa.repeat(self.scalar, rows.num_rows)
-
-
 @dataclass(frozen=True)
 class ComputedCell:
-    """A value that SQL `text` computes; `names` has the column of each name in it."""
+    """A `Cell` that SQL `text` computes; `names` has the column of each name in it."""
 
     column: Column
     text: str

@@ -12,7 +12,7 @@ import kudulite
 from kudulite.client import batch_operations
 from kudulite.client.computed_rows import with_cells
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
-from kudulite.model.expression_text import ConstantCell
+from kudulite.model.cell import ConstantCell
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.tablet import resolve
 from tests.support.tables.core_tables import CoreTables, altered, stored
