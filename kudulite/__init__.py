@@ -10,7 +10,7 @@ import typing
 
 from kudulite import errors
 from kudulite.backups.backup_job import BackupJob, BackupPiece, backup, begin_backup
-from kudulite.backups.backup_set import Backup, list_backups, verify_backups
+from kudulite.backups.backup_set import Backup, list_backups, newest_backup, verify_backups
 from kudulite.backups.restore_job import RestoreJob, RestoreStep, begin_restore, restore
 from kudulite.chain.folder import SoftDeletedTable
 from kudulite.chain.manifest import TableVersion
@@ -207,6 +207,7 @@ __all__ = [
     "is_storage_option",
     "list_backups",
     "merged_storage_options",
+    "newest_backup",
     "open_table",
     "pack_tokens",
     "parse_operation",

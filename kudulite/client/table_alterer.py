@@ -24,10 +24,11 @@ from kudulite.client.schema_builder import (
     range_of,
 )
 from kudulite.client.table import Table
-from kudulite.client.table_names import rename_table, table_folder
+from kudulite.client.table_names import rename_table
 from kudulite.errors import NotSupportedError, UsageError
 from kudulite.model.schema import Column
 from kudulite.model.types import ColumnType
+from kudulite.table.table_list import table_folder
 from kudulite.upkeep.alter import Step, TableDraft, alter_table
 
 

@@ -16,6 +16,8 @@ import typer
 import kudulite
 from kudulite.errors import KuduliteError
 from kudulite.tools import (
+    commands_backup,
+    commands_directory,
     commands_look,
     commands_measure,
     commands_table,
@@ -50,7 +52,7 @@ def main(
 
 PANELS = {
     "Tables": (
-        commands_look.list_tables,
+        commands_directory.list_tables,
         commands_look.describe,
         commands_look.partitions,
         commands_look.layout,
@@ -80,27 +82,27 @@ PANELS = {
     ),
     "Maintenance": (
         commands_look.watch,
-        commands_look.metrics,
+        commands_directory.metrics,
         commands_measure.sizes,
         commands_measure.perf,
         commands_upkeep.flush,
         commands_upkeep.compact,
         commands_upkeep.maintain,
-        commands_look.check,
+        commands_upkeep.check,
         commands_look.dump,
         commands_upkeep.doctor,
         commands_write.loadgen,
     ),
     "Backups and copies": (
-        commands_upkeep.backup,
-        commands_upkeep.backups,
-        commands_upkeep.restore,
+        commands_backup.backup,
+        commands_backup.backups,
+        commands_backup.restore,
         commands_upkeep.copy,
     ),
 }
 for panel, commands in PANELS.items():
     for command in commands:
-        name = "list" if command is commands_look.list_tables else command.__name__
+        name = "list" if command is commands_directory.list_tables else command.__name__
         app.command(name, rich_help_panel=panel)(takes_storage_options(command))
 
 
