@@ -34,7 +34,6 @@ from kudulite.tools.choice import (
 from kudulite.tools.commands_write import print_result, result_form
 from kudulite.tools.outcomes import (
     FigureProcesses,
-    Outcome,
     Processes,
     figure_outcomes,
     outcomes_in_processes,
@@ -165,7 +164,7 @@ def backups(
         outcomes = figure_outcomes(
             partial(_set_summary, verify=verify), choice, "backup sets", processes
         )
-        outcomes = [_with_problems(outcome) for outcome in outcomes]
+        outcomes = [outcome.damaged(_problems(outcome.result)) for outcome in outcomes]
         print_outcomes(outcomes, choice, _set_columns, noun="set", as_json=as_json)
         return
     (target,) = choice.addresses
@@ -205,12 +204,8 @@ def _set_summary(target: str, *, verify: bool) -> dict[str, Any]:
     return {"backups": len(made), "newest": newest, "problems": problems}
 
 
-def _with_problems(outcome: Outcome) -> Outcome:
-    """Return the outcome of a set as that of a damaged one if it has problems."""
-    if not (problems := outcome.result and outcome.result["problems"]):
-        return outcome
-    lines = [line for name in problems for line in problems[name]]
-    return outcome.damaged("; ".join(lines))
+def _problems(found: Mapping[str, Any] | None) -> list[str]:
+    return [line for lines in found["problems"].values() for line in lines] if found else []
 
 
 def _set_columns(found: Mapping[str, Any]) -> dict[str, Any]:

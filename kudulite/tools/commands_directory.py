@@ -81,7 +81,7 @@ def list_tables(
             print_json([])
         return
     outcomes = outcomes_here(partial(_summary, sets=backups), choice, f"list of {root}")
-    outcomes = [_with_backup_error(outcome) for outcome in outcomes]
+    outcomes = [o.damaged(o.result["backup_errors"]) if o.result else o for o in outcomes]
     if as_json:
         print_json([_form(outcome, long, backups is not None) for outcome in outcomes])
     else:
@@ -124,7 +124,7 @@ def _summary(address: str, sets: str | None) -> dict[str, Any]:
         "upkeep": worst(findings),
         "advice": [vars(each) for each in findings if each.level != Level.GOOD],
     }
-    return found if sets is None else found | _backup_of(table, sets)
+    return found | ({"backup_errors": []} if sets is None else _backup_of(table, sets))
 
 
 def _backup_of(table: kudulite.Table, sets: str) -> dict[str, Any]:
@@ -132,15 +132,9 @@ def _backup_of(table: kudulite.Table, sets: str) -> dict[str, Any]:
     try:
         newest = kudulite.newest_backup(place, storage_options=storage_options_of(place))
     except (CorruptionError, StorageError) as error:
-        return {"backup": None, "backup_error": str(error)}
+        return {"backup": None, "backup_errors": [str(error)]}
     is_of_it = newest is not None and newest.table_id == table.id
-    return {"backup": newest.moment if newest and is_of_it else None, "backup_error": None}
-
-
-def _with_backup_error(outcome: Outcome) -> Outcome:
-    """Return the outcome of a table whose backups are damaged as that of a damaged one."""
-    error = outcome.result and outcome.result.get("backup_error")
-    return outcome.damaged(error) if error else outcome
+    return {"backup": newest.moment if newest and is_of_it else None, "backup_errors": []}
 
 
 def _form(outcome: Outcome, is_long: bool, has_backups: bool) -> dict[str, Any]:

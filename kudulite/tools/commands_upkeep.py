@@ -141,7 +141,7 @@ def check(paths: TablePaths, processes: Processes = None, as_json: AsJson = Fals
         _print_report(_report(*choice.addresses), as_json)
         return
     outcomes = outcomes_in_processes(_report, choice, "check of tables", processes)
-    outcomes = [o.damaged() if o.result and o.result.problems else o for o in outcomes]
+    outcomes = [o.damaged(o.result.problems) if o.result else o for o in outcomes]
     print_outcomes(outcomes, choice, _report_columns, as_json=as_json)
 
 

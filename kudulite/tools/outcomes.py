@@ -76,9 +76,12 @@ class Outcome:
     result: Any = None
     error: str | None = None
 
-    def damaged(self, error: str | None = None) -> Outcome:
-        """Return the outcome of a table in which the work has found damage."""
-        return replace(self, state=State.DAMAGED, error=error)
+    def damaged(self, problems: Sequence[str]) -> Outcome:
+        """Return the outcome of a table in which the work has found problems, if there are any."""
+        if not problems:
+            return self
+        count = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
+        return replace(self, state=State.DAMAGED, error="\n  ".join([f"{count}:", *problems]))
 
 
 def outcomes_in_processes(
