@@ -31,6 +31,7 @@ from kudulite.shown.progress import Progress
 from kudulite.storage.names import ROWSET_FOLDER
 from kudulite.storage.new_files import NewFiles
 from kudulite.table.background_work import in_threads, threads_for
+from kudulite.table.metrics import log_operation
 from kudulite.table.open_writes import FLUSH, OpenWrite, begin_write
 from kudulite.table.present import Present, of_present, recover
 from kudulite.table.publication import version_timestamp
@@ -50,6 +51,12 @@ class _FlushedTablet:
     rowsets: tuple[RowSetMeta, ...]
     position: LogPosition
     timestamp: int
+
+    @property
+    def bytes_written(self) -> int:
+        """The bytes of the files that the flush adds."""
+        before = sum(meta.bytes_on_disk for meta in self.base.superblock.rowsets)
+        return sum(meta.bytes_on_disk for meta in self.rowsets) - before
 
 
 def flush_table(store: TableStore, tablet_ids: Collection[str] | None = None) -> list[str]:
@@ -81,8 +88,13 @@ def flush_table(store: TableStore, tablet_ids: Collection[str] | None = None) ->
         if flushed:
             publish = partial(_publish, store, flushed, position, write)
             tablet_ids = store.in_turn("flush", publish)
+    seconds = time.perf_counter() - begin
     store.metrics.flushes += len(tablet_ids)
-    store.metrics.flush_seconds += time.perf_counter() - begin
+    store.metrics.flush_seconds += seconds
+    if tablet_ids:
+        written = sum(flushed[each].bytes_written for each in tablet_ids)
+        more = f"wrote {written} bytes"
+        log_operation(store.name, tablet_ids, "memory flush", seconds, written, more)
     return tablet_ids
 
 

@@ -5,8 +5,8 @@
     kudulite check 'wh/day_*' other/t   a pattern for names of tables, and any number of arguments
 
 A table that has lost its manifest is among those of its directory: the command on it fails, and
-says what is missing. Whatever else lies in a directory is left out. What is named by itself and is
-no table is kept, so that the command on it says so.
+says what is missing. Files and other folders of a directory are left out. An argument that names
+no table by itself is kept, so that the command on it says so.
 
 Sets of backups are chosen in the same way: one, or a directory of them.
 

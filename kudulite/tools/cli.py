@@ -9,9 +9,10 @@ ends it with status 2.
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import kudulite
 from kudulite.errors import KuduliteError
@@ -26,7 +27,45 @@ from kudulite.tools import (
 )
 from kudulite.tools.addresses import takes_storage_options
 
+# Words of other tools, and words that people try, with what to type here.
+OTHER_WORDS = {
+    **dict.fromkeys(("statistics", "stats", "stat", "info", "show", "status"), "describe TABLE"),
+    **dict.fromkeys(("ls", "tables", "show-tables"), "list DIRECTORY"),
+    **dict.fromkeys(("select", "query", "cat", "read", "export", "head"), "scan TABLE"),
+    **dict.fromkeys(("insert", "import", "write", "append"), "load TABLE FILE"),
+    **dict.fromkeys(("merge", "update"), "upsert TABLE FILE"),
+    **dict.fromkeys(("diff", "cdc"), "changes TABLE START"),
+    **dict.fromkeys(("log", "commits", "snapshots"), "versions TABLE"),
+    **dict.fromkeys(("ksck", "fsck", "verify", "validate", "scrub"), "check TABLE"),
+    **dict.fromkeys(("vacuum", "gc", "cleanup", "clean", "expire"), "maintain TABLE"),
+    **dict.fromkeys(("optimize", "rewrite"), "compact TABLE"),
+    **dict.fromkeys(("du", "size", "columns"), "sizes TABLE"),
+    **dict.fromkeys(("rm", "remove", "delete-table"), "drop TABLE"),
+    **dict.fromkeys(("mv", "move"), "rename TABLE NAME"),
+    **dict.fromkeys(("cp", "clone"), "copy TABLE TARGET"),
+    **dict.fromkeys(("undrop", "undelete"), "recall DIRECTORY ID"),
+    **dict.fromkeys(("undo", "rollback", "revert"), "restore TABLE --to MOMENT"),
+    **dict.fromkeys(("benchmark", "bench"), "loadgen TABLE"),
+    **dict.fromkeys(("prometheus", "openmetrics"), "metrics DIRECTORY"),
+    **dict.fromkeys(("definition", "ddl"), "schema TABLE"),
+    "top": "watch TABLE",
+}
+
+
+class Commands(TyperGroup):
+    """The commands; a word that is none of them gets the command that does the same."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the command that arguments begin with. Raises UsageError."""
+        word = args[0]
+        advice = OTHER_WORDS.get(word.lower())
+        if advice is not None and word not in self.commands:
+            ctx.fail(f"No such command {word!r}. Type: kudulite {advice}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Inspect kudulite tables, write to them, maintain them, and back them up.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -294,7 +294,17 @@ def restore(
     *sources, path = paths
     if not sources:
         raise UsageError("restore takes SET and PATH, or a table and --to MOMENT or --version")
-    choice = chosen_sets(sources)
+    _restore_sets(chosen_sets(sources), path, at, overwrite, processes, as_json)
+
+
+def _restore_sets(
+    choice: Choice,
+    path: str,
+    at: str | None,
+    overwrite: bool,
+    processes: int | None,
+    as_json: bool,
+) -> None:
     work = partial(_restored, at=at, overwrite=overwrite)
     if choice.is_one:
         made = work(choice.addresses[0], path=path)

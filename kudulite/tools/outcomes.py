@@ -68,7 +68,7 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one table: the result of the work on it, or the error that it ended with."""
+    """The end of the work on one table: its result, or the error that it ended with."""
 
     address: str
     state: State

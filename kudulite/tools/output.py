@@ -138,7 +138,7 @@ def print_rows(
     for number, row in enumerate(texts):
         table.add_row(*row, style="red" if number in marked else None)
     console = Console(markup=False, highlight=False)
-    # What is piped, or has too many columns for the terminal, has a line for each row.
+    # In a pipe, and with too many columns for the terminal, each row is one line.
     if not console.is_terminal or width_min > console.width:
         console = Console(markup=False, highlight=False, width=PIPE_WIDTH)
     console.print(table)

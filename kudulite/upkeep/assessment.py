@@ -67,7 +67,7 @@ class Rule:
 
     def _text(self, limit: float) -> str:
         if self.unit:
-            return f"{limit:.2g} × {self.unit}"
+            return f"{f'{limit:.2f}'.rstrip('0').rstrip('.')} × {self.unit}"
         return byte_text(int(limit)) if self.figure.endswith("_bytes") else f"{int(limit):,}"
 
 
@@ -83,18 +83,20 @@ class Finding:
 
 _MAINTAIN, _FLUSH = "kudulite maintain {table}", "kudulite flush {table}"
 _RETENTION = "kudulite retention {table}"
+_KEPT, _TOO_OLD = "the past that is kept", "older than the past that is kept"
+_READ_FIRST = "a process that opens the table reads it first"
 _THIRD, _MIB = 1 / 3, 1 << 20
 
 RULES = (
     Rule("rowset_height", 3, 8, "a lookup searches as many rowsets", _MAINTAIN),
     Rule("redo_bytes", 0.1, _THIRD, "every scan applies them", _MAINTAIN, "bytes_on_disk", _MIB),
-    Rule("rowset_count", 100, 1000, "many small commits", _MAINTAIN, "tablet_count"),
+    Rule("rowset_count", 300, 3000, "many small commits", _MAINTAIN, "tablet_count"),
     Rule("superseded_bytes", 1, 4, "nobody collects garbage", _MAINTAIN, "bytes_on_disk", _MIB),
     Rule("unflushed_row_count", 100_000, 1_000_000, "no writer flushes", _FLUSH),
-    Rule("log_bytes", 64 << 20, 256 << 20, "who opens the table reads it first", _FLUSH),
-    Rule("undo_bytes", 0.5, None, "the past that is kept", _RETENTION, "bytes_on_disk", _MIB),
-    Rule("dead_row_count", 1, None, "the past that is kept", _RETENTION, "live_row_count", 10_000),
-    Rule("ancient_bytes", 0.1, _THIRD, "the past is over", _MAINTAIN, "bytes_on_disk", _MIB),
+    Rule("log_bytes", 64 << 20, 256 << 20, _READ_FIRST, _FLUSH),
+    Rule("undo_bytes", 0.5, None, _KEPT, _RETENTION, "bytes_on_disk", _MIB),
+    Rule("dead_row_count", 1, None, _KEPT, _RETENTION, "live_row_count", 10_000),
+    Rule("ancient_bytes", 0.1, _THIRD, _TOO_OLD, _MAINTAIN, "bytes_on_disk", _MIB),
 )
 
 

@@ -29,6 +29,7 @@ from kudulite.errors import LockTimeoutError, StorageError, UsageError
 from kudulite.shown.progress import Progress
 from kudulite.storage.names import MAINTENANCE_LOCK_NAME
 from kudulite.table.memory_flush import flush_table
+from kudulite.table.metrics import log_operation
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.compaction_policy import BUDGET_BYTES
@@ -256,20 +257,13 @@ class _Pass:
             metrics.compactions += 1
             metrics.compaction_seconds += seconds
             metrics.compaction_bytes_written += result.bytes_written
-            _log.info(
-                "table %r, tablet %s: %s took %.2f s, wrote %d bytes; rowsets %d -> %d, bytes %d"
-                " -> %d, version %d",
-                self.store.name,
-                tablet_id,
-                operation.label,
-                seconds,
-                result.bytes_written,
-                result.rowset_count_before,
-                result.rowset_count_after,
-                result.bytes_before,
-                result.bytes_after,
-                result.version,
+            more = (
+                f"wrote {result.bytes_written} bytes; rowsets {result.rowset_count_before} ->"
+                f" {result.rowset_count_after}, bytes {result.bytes_before} ->"
+                f" {result.bytes_after}, version {result.version}"
             )
+            written, label = result.bytes_written, operation.label
+            log_operation(self.store.name, [tablet_id], label, seconds, written, more)
         return result is not None
 
     def _best_tablet(self) -> str | None:
