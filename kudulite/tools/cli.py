@@ -19,6 +19,7 @@ from kudulite.errors import KuduliteError
 from kudulite.tools import (
     commands_backup,
     commands_directory,
+    commands_import,
     commands_look,
     commands_measure,
     commands_table,
@@ -137,11 +138,13 @@ PANELS = {
         commands_backup.backups,
         commands_backup.restore,
         commands_upkeep.copy,
+        commands_import.import_kudu,
     ),
 }
 for panel, commands in PANELS.items():
     for command in commands:
-        name = "list" if command is commands_directory.list_tables else command.__name__
+        is_list = command is commands_directory.list_tables
+        name = "list" if is_list else command.__name__.replace("_", "-")
         app.command(name, rich_help_panel=panel)(takes_storage_options(command))
 
 

@@ -362,8 +362,9 @@ def _value_of(text: str, column_type: ColumnType, column: str) -> Any:
 
 @dataclass(frozen=True)
 class Definition:
-    """A table to create: its schema, options of `create_table`, and its retention if given."""
+    """A table to create: its name, schema, options of `create_table`, and retention if given."""
 
+    name: str
     schema: Schema
     options: dict[str, Any]
     history_seconds: int | None
@@ -377,7 +378,8 @@ def read_definition(path: Path) -> Definition:
         options = {name: form.get(name) for name in ("owner", "comment")}
         options["partitioning"] = _partitioning_of(form.get("partition", {}), found)
         seconds = form.get("extra_configs", {}).get("configs", {}).get(_HISTORY)
-        return Definition(found, options, None if seconds is None else int(seconds))
+        name = str(form.get("table_name") or "")
+        return Definition(name, found, options, None if seconds is None else int(seconds))
     except UsageError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError) as error:

@@ -29,6 +29,7 @@ from tests.support.command_line import error, output, value
 from tests.support.object_server import ObjectServer
 from tests.support.other_user import as_reader
 from tests.support.tables.core_tables import stored
+from tests.support.tables.kudu_export import export
 from tests.support.tiers import tiered
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -413,3 +414,8 @@ def test_a_directory_of_a_store_is_done_in_processes(object_server: ObjectServer
     assert [row["result"]["rows"] for row in
             value("restore", f"{root}-sets", f"{root}-again", *options)] == [1, 1, 1]  # fmt: skip
     assert "no table in" in error("check", f"{root}/c*", *options)
+    exported = export(tmp_path / "export", "kudu", [1, 2])
+    for action in ("made", "is there already"):
+        (row,) = value("import-kudu", exported, root, *options)
+        assert row["result"]["action"] == action
+    assert len(client.table("kudu")) == 2
