@@ -9,7 +9,7 @@
 
 A process works on one table at a time. The error of a table is its own outcome, and so is the end
 of a process that the system has killed, as where no memory is left: all other tables are done. The
-command ends with status 1 unless all are ok.
+command ends with status 1 unless all are ok. If the command itself is killed, its processes end.
 
 Work that only reads metadata is done in this process, since the start of another one takes longer.
 Where it waits for a network, it is done in threads.
@@ -22,13 +22,14 @@ from __future__ import annotations
 import enum
 import multiprocessing
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from os import cpu_count
+from os import _exit, cpu_count
 from queue import SimpleQueue
 from typing import Annotated, Any
 
@@ -163,6 +164,20 @@ def _run(work: Work, address: str) -> Outcome:
     return Outcome(address, state, round(time.perf_counter() - begin, 3), result, problem)
 
 
+def _begin(options: Mapping[str, str]) -> None:
+    """Prepare a process for its work."""
+    use_storage_options(options)
+    threading.Thread(target=_end_with_command, daemon=True).start()
+
+
+def _end_with_command() -> None:
+    """End this process when that of the command has ended: one that is killed tells nobody."""
+    command = multiprocessing.parent_process()
+    assert command is not None
+    command.join()
+    _exit(1)
+
+
 class _Worker:
     """A process that works on one table at a time. If it is killed, another one takes its place."""
 
@@ -175,7 +190,7 @@ class _Worker:
         """Return the outcome of work on a table."""
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
-                1, self._context, initializer=use_storage_options, initargs=(self._options,)
+                1, self._context, initializer=_begin, initargs=(self._options,)
             )
         begin = time.perf_counter()
         try:

@@ -8,10 +8,13 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
+import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -393,6 +396,52 @@ def test_a_process_that_is_killed_is_the_result_of_its_table_alone():
         assert found[3].error == "ZeroDivisionError: of a program"
         assert {found[n].state for n in (1, 3, 5)} == {State.FAILED}
     assert multiprocessing.active_children() == []
+
+
+def rest(address: str) -> None:
+    """Work on a table that does not end: it leaves the id of its process at the address."""
+    Path(f"{address}.new").write_text(str(os.getpid()))
+    Path(f"{address}.new").rename(address)
+    time.sleep(600)
+
+
+KILLED = """
+import sys
+from kudulite.tools.choice import Choice
+from kudulite.tools.outcomes import outcomes_in_processes
+from tests.features.tools.test_commands_on_directories import rest
+outcomes_in_processes(rest, Choice(sys.argv[1:], False), "rest", 2)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_a_command_that_is_killed(tmp_path: Path, number: int):
+    """As `timeout` does it in a crontab, in which they would be more every hour."""
+    places = [tmp_path / "a", tmp_path / "b"]
+    command = subprocess.Popen([sys.executable, "-c", KILLED, *map(str, places)])
+    wait_until(lambda: all(place.exists() for place in places))
+    workers = [int(place.read_text()) for place in places]
+    command.send_signal(number)
+    command.wait()
+    wait_until(lambda: not any(map(is_running, workers)))
+
+
+def is_running(process: int) -> bool:
+    """Whether a process of this user is there, and has not ended."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{process}/stat")
+    return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Return when something has happened in another process; fail if it takes a minute."""
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 @pytest.mark.full
