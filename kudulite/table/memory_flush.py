@@ -31,7 +31,6 @@ from kudulite.shown.progress import Progress
 from kudulite.storage.names import ROWSET_FOLDER
 from kudulite.storage.new_files import NewFiles
 from kudulite.table.background_work import in_threads, threads_for
-from kudulite.table.metrics import log_operation
 from kudulite.table.open_writes import FLUSH, OpenWrite, begin_write
 from kudulite.table.present import Present, of_present, recover
 from kudulite.table.publication import version_timestamp
@@ -94,7 +93,7 @@ def flush_table(store: TableStore, tablet_ids: Collection[str] | None = None) ->
     if tablet_ids:
         written = sum(flushed[each].bytes_written for each in tablet_ids)
         more = f"wrote {written} bytes"
-        log_operation(store.name, tablet_ids, "memory flush", seconds, written, more)
+        store.log_operation("memory flush", tablet_ids, seconds, written, more)
     return tablet_ids
 
 

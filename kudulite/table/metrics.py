@@ -8,14 +8,12 @@ A counter is a number of a plain object: the code that did the work adds to it. 
 and no call, so counting costs less than a microsecond. Two threads that add at the same instant
 may lose one of the two. A forked child continues with the numbers of its parent.
 
-An operation of upkeep is one line in the log of the process, and so is a commit or an fsync of the
-log that takes long.
+A commit or an fsync of the log that takes long is one line in the log of the process.
 
 **Threads**: any.
 """
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -93,27 +91,6 @@ class TableMetrics:
             about, size = "size of the block cache", cache.size_bytes
             found.append(Family("block_cache_bytes", "gauge", about, (({}, size),)))
         return openmetrics(found)
-
-
-def log_operation(
-    table: str, tablet_ids: Sequence[str], operation: str, seconds: float, nbytes: int, more: str
-) -> None:
-    """Log an operation that has written or removed `nbytes`: as a line, and as fields for programs.
-
-    The record has the attributes `table`, `tablet`, `operation`, `seconds` and `bytes`. Several
-    tablets are separated by commas in the field, and counted in the line.
-    """
-    tablets = f"tablet {tablet_ids[0]}" if len(tablet_ids) == 1 else f"{len(tablet_ids)} tablets"
-    fields = {"table": table, "tablet": ",".join(tablet_ids), "operation": operation}
-    _log.info(
-        "table %r, %s: %s took %.2f s, %s",
-        table,
-        tablets,
-        operation,
-        seconds,
-        more,
-        extra={**fields, "seconds": seconds, "bytes": nbytes},
-    )
 
 
 def warn_of_slow(table: str, work: str, seconds: float) -> None:

@@ -152,7 +152,7 @@ class _Export:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What is known of the table without its rows."""
+        """Figures and partitions of the table, without its rows."""
         schema = self.definition.schema
         partition = self.definition.options["partitioning"].build(schema)
         return {

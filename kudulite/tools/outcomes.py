@@ -171,7 +171,7 @@ def _begin(options: Mapping[str, str]) -> None:
 
 
 def _end_with_command() -> None:
-    """End this process when that of the command has ended: one that is killed tells nobody."""
+    """End this process when that of the command has ended, also where it was killed."""
     command = multiprocessing.parent_process()
     assert command is not None
     command.join()

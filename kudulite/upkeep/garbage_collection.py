@@ -49,7 +49,6 @@ from kudulite.storage.names import (
     write_prefix,
 )
 from kudulite.storage.storage import Storage
-from kudulite.table.metrics import log_operation
 from kudulite.table.open_writes import OpenWrites, end_write, of_same_table
 from kudulite.table.removal import remove_expired_tables
 from kudulite.table.table_store import TableStore
@@ -118,7 +117,7 @@ def collect_garbage(
             time.perf_counter() - begin,
             f"removed {file_count} files, {byte_count} bytes",
         )
-        log_operation(store.name, ids, "garbage collection", seconds, byte_count, more)
+        store.log_operation("garbage collection", ids, seconds, byte_count, more)
     return GarbageResult(len(ended), version_count, file_count, byte_count)
 
 

@@ -29,7 +29,6 @@ from kudulite.errors import LockTimeoutError, StorageError, UsageError
 from kudulite.shown.progress import Progress
 from kudulite.storage.names import MAINTENANCE_LOCK_NAME
 from kudulite.table.memory_flush import flush_table
-from kudulite.table.metrics import log_operation
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.compaction_policy import BUDGET_BYTES
@@ -263,7 +262,7 @@ class _Pass:
                 f" {result.bytes_after}, version {result.version}"
             )
             written, label = result.bytes_written, operation.label
-            log_operation(self.store.name, [tablet_id], label, seconds, written, more)
+            self.store.log_operation(label, [tablet_id], seconds, written, more)
         return result is not None
 
     def _best_tablet(self) -> str | None:

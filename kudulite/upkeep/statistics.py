@@ -44,8 +44,8 @@ class TableStatistics:
     superseded_bytes: int
     unflushed_row_count: int
     log_bytes: int
-    ancient_history_mark: Timestamp
     last_write: Timestamp
+    ancient_history_mark: Timestamp
 
     def _repr_html_(self) -> str:
         """Return the figures as an HTML table, for notebooks."""
@@ -83,8 +83,8 @@ def table_statistics(store: TableStore) -> TableStatistics:
         superseded_bytes=superseded_bytes(store),
         unflushed_row_count=sum(tablet.memory_row_count for tablet in tablets),
         log_bytes=store.log.nbytes,
-        ancient_history_mark=Timestamp(mark),
         last_write=Timestamp(max(manifest.timestamp, memory.last_timestamp)),
+        ancient_history_mark=Timestamp(mark),
     )
 
 

@@ -294,7 +294,7 @@ def test_the_documents_list_every_command():
     """Each with a line of its own."""
     document = (Path(__file__).parents[3] / "docs" / "command_line.md").read_text()
     names = {command.name or command.callback.__name__ for command in app.registered_commands}
-    assert names == set(re.findall(r"^\| `(\w+)[^`]*` \|", document, re.MULTILINE))
+    assert names == set(re.findall(r"^\| `([\w-]+)[^`]*` \|", document, re.MULTILINE))
 
 
 def test_the_version_is_printed_without_a_command():
