@@ -22,7 +22,13 @@ from fnmatch import fnmatchcase
 
 import kudulite
 from kudulite.chain.folder import check_has_no_lost_table
-from kudulite.errors import CorruptionError, KuduliteError, NotFoundError, UsageError
+from kudulite.errors import (
+    CorruptionError,
+    KuduliteError,
+    NotFoundError,
+    StorageError,
+    UsageError,
+)
 from kudulite.storage.storage import is_taken
 from kudulite.table.table_list import list_tables
 from kudulite.table.table_store import TableStore
@@ -34,10 +40,14 @@ _SHOWN_MAX = 10
 
 @dataclass(frozen=True)
 class Choice:
-    """The addresses that were named; `is_one` if there was one argument, which names one itself."""
+    """The addresses that arguments name; `is_one` if the only argument is one of them itself.
+
+    `named` are those that are arguments themselves, and so must be there.
+    """
 
     addresses: list[str]
-    is_one: bool
+    is_one: bool = False
+    named: frozenset[str] = frozenset()
 
     @property
     def names(self) -> list[str]:
@@ -62,7 +72,8 @@ def _chosen(
     names_in: Callable[[str], list[str]],
     noun: str,
 ) -> Choice:
-    found: dict[str, bool] = {}  # whether it was named by itself; in the order of the arguments
+    found: dict[str, None] = {}  # in the order of the arguments
+    named: set[str] = set()
     for argument in arguments:
         if is_pattern(argument):
             root, _, pattern = argument.rpartition("/")
@@ -72,12 +83,28 @@ def _chosen(
                 raise NotFoundError(
                     f"no {noun} in {root or '.'} matches {pattern!r}; there {_listed(names)}"
                 )
-            found |= dict.fromkeys(_joined(root, matching), False)
-        elif is_one(argument) or not (names := names_in(argument)):
-            found.setdefault(argument.rstrip("/") or argument, len(arguments) == 1)
+            found |= dict.fromkeys(_joined(root, matching))
+        elif names := _names_of_many(argument, is_one, names_in):
+            found |= dict.fromkeys(_joined(argument, names))
         else:
-            found |= dict.fromkeys(_joined(argument, names), False)
-    return Choice(list(found), any(found.values()))
+            address = argument.rstrip("/") or argument
+            found[address] = None
+            named.add(address)
+    return Choice(list(found), len(arguments) == 1 and len(named) == 1, frozenset(named))
+
+
+def _names_of_many(
+    argument: str, is_one: Callable[[str], bool], names_in: Callable[[str], list[str]]
+) -> list[str]:
+    """Return the names in a directory of many, none for anything else.
+
+    An argument that cannot be looked at is one itself: the command on it says what is wrong, and
+    the others are done.
+    """
+    try:
+        return [] if is_one(argument) else names_in(argument)
+    except StorageError:
+        return []
 
 
 def name_of(address: str) -> str:

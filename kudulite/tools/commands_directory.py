@@ -75,19 +75,20 @@ def list_tables(
     if soft_deleted:
         _print_soft_deleted(root, as_json)
         return
-    choice = Choice(tables_in(root), False)
+    choice = Choice(tables_in(root))
     if not choice.addresses:
         if as_json:
             print_json([])
         return
     outcomes = outcomes_here(partial(_summary, sets=backups), choice, f"list of {root}")
     outcomes = [o.damaged(o.result["backup_errors"]) if o.result else o for o in outcomes]
+    outcomes = [outcome for outcome in outcomes if outcome.state != State.DELETED]
     if as_json:
         print_json([_form(outcome, long, backups is not None) for outcome in outcomes])
     else:
         rows = [_row(outcome, long, backups is not None) for outcome in outcomes]
         names = list(dict.fromkeys(name for row in rows for name in row))
-        marked = {number for number, o in enumerate(outcomes) if o.state != State.OK}
+        marked = {number for number, outcome in enumerate(outcomes) if outcome.is_bad}
         cells = [[row.get(name) for name in names] for row in rows]
         print_rows(names, cells, thousands=True, marked=marked)
     end_with(outcomes)
@@ -185,6 +186,7 @@ def metrics(paths: TablePaths, processes: FigureProcesses = None) -> None:
     """
     choice = chosen_tables(paths)
     outcomes = figure_outcomes(_figures, choice, "metrics of tables", processes)
+    outcomes = [outcome for outcome in outcomes if outcome.state != State.DELETED]
     print(openmetrics(_families(outcomes)), end="")
     end_with(outcomes)
 

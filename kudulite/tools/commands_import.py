@@ -72,7 +72,7 @@ def import_kudu(
 
     Run it again after an interruption: tables that are there already are left as they are.
     """
-    choice = Choice([str(folder) for folder in _folders(exports)], False)
+    choice = Choice([str(folder) for folder in _folders(exports)])
     if dry_run:
         work = partial(_planned, root=root)
         outcomes = figure_outcomes(work, choice, "rehearsal of the import", None)

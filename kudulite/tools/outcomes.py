@@ -9,7 +9,8 @@
 
 A process works on one table at a time. The error of a table is its own outcome, and so is the end
 of a process that the system has killed, as where no memory is left: all other tables are done. The
-command ends with status 1 unless all are ok. If the command itself is killed, its processes end.
+command ends with status 1 if a table is damaged or the work on it failed. A table of a directory
+that another process has deleted meanwhile is neither. If the command is killed, its processes end.
 
 Work that only reads metadata is done in this process, since the start of another one takes longer.
 Where it waits for a network, it is done in threads.
@@ -35,7 +36,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kudulite.errors import CorruptionError, KuduliteError
+from kudulite.errors import CorruptionError, KuduliteError, TableNotFoundError
 from kudulite.shown.progress import Progress
 from kudulite.tools.addresses import (
     address_of,
@@ -65,6 +66,7 @@ class State(enum.StrEnum):
     OK = "ok"
     DAMAGED = "damaged"
     FAILED = "failed"
+    DELETED = "deleted"  # by another process, since its directory was listed
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,11 @@ class Outcome:
     seconds: float
     result: Any = None
     error: str | None = None
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the command has to end with status 1 for the table."""
+        return self.state in (State.DAMAGED, State.FAILED)
 
     def damaged(self, problems: Sequence[str]) -> Outcome:
         """Return the outcome of a table in which the work has found problems, if there are any."""
@@ -107,7 +114,7 @@ def outcomes_in_processes(
             idle.put(worker)
 
     try:
-        return _in_threads(run, choice.addresses, about, count)
+        return _in_threads(run, choice, about, count)
     finally:
         for _ in range(count):
             idle.get().close()
@@ -127,31 +134,34 @@ def outcomes_here(work: Work, choice: Choice, about: str) -> list[Outcome]:
     def run(address: str) -> Outcome:
         return _run(work, address)
 
-    return _in_threads(run, choice.addresses, about, storage.requests_at_once)
+    return _in_threads(run, choice, about, storage.requests_at_once)
 
 
 def _in_threads(
-    run: Callable[[str], Outcome], addresses: Sequence[str], about: str, count: int
+    run: Callable[[str], Outcome], choice: Choice, about: str, count: int
 ) -> list[Outcome]:
     threads = ThreadPoolExecutor(count, "kudulite-table")
     try:
         # A thread begins without the storage options of the command.
-        futures = [threads.submit(copy_context().run, run, address) for address in addresses]
+        futures = [threads.submit(copy_context().run, run, address) for address in choice.addresses]
         with Progress(about, len(futures), "tables") as progress:
             for _ in progress.counted(as_completed(futures), lambda _: 1):
                 pass
     finally:
         threads.shutdown(cancel_futures=True)
-    pairs = zip(futures, addresses, strict=True)
-    return [_outcome(future, address) for future, address in pairs]
+    pairs = zip(futures, choice.addresses, strict=True)
+    return [_outcome(future, address, address in choice.named) for future, address in pairs]
 
 
-def _outcome(future: Future[Outcome], address: str) -> Outcome:
+def _outcome(future: Future[Outcome], address: str, is_named: bool) -> Outcome:
     """Return the outcome of a table, also if the work has ended with an error of the program."""
     error = future.exception()
-    if error is None:
-        return future.result()
-    return Outcome(address, State.FAILED, 0.0, error=f"{type(error).__name__}: {error}")
+    if error is not None:
+        return Outcome(address, State.FAILED, 0.0, error=f"{type(error).__name__}: {error}")
+    outcome = future.result()
+    if outcome.state != State.DELETED:
+        return outcome
+    return replace(outcome, state=State.FAILED) if is_named else replace(outcome, error=None)
 
 
 def _run(work: Work, address: str) -> Outcome:
@@ -159,8 +169,11 @@ def _run(work: Work, address: str) -> Outcome:
     try:
         result = work(address)
     except KuduliteError as error:
-        state = State.DAMAGED if isinstance(error, CorruptionError) else State.FAILED
-        problem = str(error)
+        problem, state = str(error), State.FAILED
+        if isinstance(error, CorruptionError):
+            state = State.DAMAGED
+        elif isinstance(error, TableNotFoundError):
+            state = State.DELETED
     return Outcome(address, state, round(time.perf_counter() - begin, 3), result, problem)
 
 
@@ -225,7 +238,7 @@ def print_outcomes(
     """Print one row for each table, with the columns of its result, then errors.
 
     As JSON, each has the whole result in the `form` that the command prints for one table. Ends the
-    command with status 1 unless all are ok.
+    command with status 1 if one of them is bad.
     """
     pairs = list(zip(choice.names, outcomes, strict=True))
     if as_json:
@@ -240,17 +253,17 @@ def print_outcomes(
                 for (name, outcome), row in zip(pairs, found, strict=True)
             ],
             thousands=True,
-            marked={n for n, outcome in enumerate(outcomes) if outcome.state != State.OK},
+            marked={number for number, outcome in enumerate(outcomes) if outcome.is_bad},
         )
     end_with(outcomes)
 
 
 def end_with(outcomes: Sequence[Outcome]) -> None:
-    """Print the errors to standard error, and end with status 1 unless all tables are ok."""
+    """Print the errors to standard error, and end with status 1 if a table is bad."""
     for outcome in outcomes:
         if outcome.error is not None:
             print(f"kudulite: {outcome.address}: {outcome.error}", file=sys.stderr)
-    if any(outcome.state != State.OK for outcome in outcomes):
+    if any(outcome.is_bad for outcome in outcomes):
         raise typer.Exit(1)
 
 

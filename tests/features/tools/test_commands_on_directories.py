@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -24,6 +25,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import kudulite
+from kudulite.errors import StorageError
+from kudulite.table.environment import Environment
+from kudulite.tools import choice
 from kudulite.tools.choice import Choice
 from kudulite.tools.cli import app
 from kudulite.tools.outcomes import State, outcomes_in_processes
@@ -321,6 +325,42 @@ def listed(root: Path) -> str:
     return result.stdout
 
 
+@pytest.mark.parametrize("command", ["check", "sizes", "list", "metrics"])
+def test_a_table_that_is_deleted_meanwhile_is_no_failure(
+    command: str, root: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It was listed a moment ago; a table that is named by itself must be there."""
+    monkeypatch.setattr(choice, "list_tables", lambda *_: dict.fromkeys(["a_1", "gone", "b"]))
+    result = run(command, root, *([] if command == "metrics" else ["--json"]))
+    assert (result.exit_code, result.stderr) == (0, "")
+    if command in ("check", "sizes"):
+        states = {row["table"]: row["state"] for row in json.loads(result.stdout)}
+        assert states == {"a_1": "ok", "gone": "deleted", "b": "ok"}
+    else:
+        assert "a_1" in result.stdout and "gone" not in result.stdout
+    if command != "list":
+        assert run(command, root / "b", root / "gone").exit_code == 1
+
+
+def test_an_argument_that_cannot_be_looked_at_fails_alone(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As a store that does not answer, beside a directory."""
+    real = choice.list_tables
+
+    def listed_or_not(environment: Environment, place: Path) -> object:
+        if place.name == "far":
+            raise StorageError(errno.EIO, "no answer")
+        return real(environment, place)
+
+    monkeypatch.setattr(choice, "list_tables", listed_or_not)
+    (root.parent / "far").mkdir()
+    result = run("check", root.parent / "far", root, "--json")
+    assert result.exit_code == 1
+    states = {row["table"]: row["state"] for row in json.loads(result.stdout)}
+    assert states == {"far": "failed", "a_1": "ok", "a_2": "ok", "b": "ok"}
+
+
 def test_a_set_and_a_directory_of_sets_are_not_mixed_up(root: Path, tmp_path: Path):
     """A shell that expands a pattern to one table must not make a set among sets."""
     sets = tmp_path / "sets"
@@ -389,7 +429,7 @@ def test_a_process_that_is_killed_is_the_result_of_its_table_alone():
     """Another process takes its place; so an error of the program is a result."""
     addresses = ["/a", "/killed", "/b", "/bug", "/c", "/killed"]
     for processes in (1, 2):
-        found = outcomes_in_processes(end_of_a_process, Choice(addresses, False), "test", processes)
+        found = outcomes_in_processes(end_of_a_process, Choice(addresses), "test", processes)
         assert [outcome.address for outcome in found] == addresses
         assert [outcome.result for outcome in found] == ["/a", None, "/b", None, "/c", None]
         assert "was killed, perhaps because no memory" in (found[1].error or "")
@@ -410,7 +450,7 @@ import sys
 from kudulite.tools.choice import Choice
 from kudulite.tools.outcomes import outcomes_in_processes
 from tests.features.tools.test_commands_on_directories import rest
-outcomes_in_processes(rest, Choice(sys.argv[1:], False), "rest", 2)
+outcomes_in_processes(rest, Choice(sys.argv[1:]), "rest", 2)
 """
 
 
