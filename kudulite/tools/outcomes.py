@@ -21,6 +21,7 @@ Where it waits for a network, it is done in threads.
 from __future__ import annotations
 
 import enum
+import errno
 import multiprocessing
 import sys
 import threading
@@ -36,7 +37,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kudulite.errors import CorruptionError, KuduliteError, TableNotFoundError
+from kudulite.errors import CorruptionError, KuduliteError, StorageError, TableNotFoundError
 from kudulite.shown.progress import Progress
 from kudulite.tools.addresses import (
     address_of,
@@ -170,7 +171,8 @@ def _run(work: Work, address: str) -> Outcome:
         result = work(address)
     except KuduliteError as error:
         problem, state = str(error), State.FAILED
-        if isinstance(error, CorruptionError):
+        is_missing = isinstance(error, StorageError) and error.errno == errno.ENOENT
+        if is_missing or isinstance(error, CorruptionError):
             state = State.DAMAGED
         elif isinstance(error, TableNotFoundError):
             state = State.DELETED

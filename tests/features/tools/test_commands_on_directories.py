@@ -390,6 +390,16 @@ def test_tables_are_brought_back_to_a_moment_together(root: Path):
     assert "--version is of one table" in error("restore", root, "--version", 2)
 
 
+@pytest.mark.parametrize("command", ["check", "sizes", "maintain"])
+def test_a_file_that_is_missing_is_damage(command: str, root: Path):
+    """Whichever command finds it, as in `check` of one table."""
+    shutil.rmtree(root / "a_2" / "tablet")
+    result = run(command, root, "--json")
+    assert result.exit_code == 1
+    assert [row["state"] for row in json.loads(result.stdout)] == ["ok", "damaged", "ok"]
+    assert "it does not exist" in result.stderr
+
+
 def test_damage_that_check_finds_is_status_1_and_damaged_backups_are_told(
     root: Path, tmp_path: Path
 ):
