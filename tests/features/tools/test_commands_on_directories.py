@@ -198,7 +198,9 @@ def parsed(text: str) -> dict[str, dict[str, float]]:
 
 
 @sized
-def test_list_has_a_row_for_each_table_and_marks_the_damaged_one(warehouse: Warehouse):
+def test_list_has_a_row_for_each_table_and_marks_the_damaged_one(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+):
     """With what is in the log; the long form says who needs upkeep, and when rows were written."""
     for flags in ([], ["--long"]):
         result = run("list", warehouse.root, *flags)
@@ -215,6 +217,10 @@ def test_list_has_a_row_for_each_table_and_marks_the_damaged_one(warehouse: Ware
     (advice, *_) = found[warehouse.behind]["advice"]
     assert advice["figure"] == "rowset_height"
     assert advice["command"] == f"kudulite maintain {warehouse.root / warehouse.behind}"
+    for name, given in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "200"}.items():
+        monkeypatch.setenv(name, given)
+    red = [line for line in run("list", warehouse.root).stdout.splitlines() if "\x1b[31m" in line]
+    assert len(red) == 1 and warehouse.damaged in red[0]
     first = found[warehouse.healthy[0]]
     assert first["unflushed_rows"] == 1 and first["log_bytes"] > 0
     table = warehouse.table(warehouse.healthy[0])
