@@ -16,9 +16,10 @@ Sets of backups are chosen in the same way: one, or a directory of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import kudulite
 from kudulite.chain.folder import check_has_no_lost_table
@@ -158,13 +159,16 @@ def _names_in(root: str) -> list[str]:
 
 def is_set(address: str) -> bool:
     """Whether there are backups at an address, perhaps damaged ones."""
+    return _has_backups(address, storage_options_of(address))
+
+
+def _has_backups(address: str, options: Mapping[str, str]) -> bool:
     try:
-        newest = kudulite.newest_backup(address, storage_options=storage_options_of(address))
-    except KuduliteError as error:
-        if isinstance(error, UsageError):
-            raise
+        return kudulite.newest_backup(address, storage_options=options) is not None
+    except UsageError:
+        raise
+    except KuduliteError:
         return True
-    return newest is not None
 
 
 def sets_in(root: str) -> list[str]:
@@ -173,7 +177,13 @@ def sets_in(root: str) -> list[str]:
 
 
 def _set_names_in(root: str) -> list[str]:
-    address = address_of(root)
+    address, options = address_of(root), storage_options_of(root)
     storage = environment_of(address).storage
-    names = [path.name for path in storage.entries(address.path) if storage.is_folder(path)]
-    return [name for name, place in zip(names, _joined(root, names), strict=True) if is_set(place)]
+
+    def is_one(path: Path) -> bool:
+        (place,) = _joined(root, [path.name])
+        return storage.is_folder(path) and _has_backups(place, options)
+
+    paths = storage.entries(address.path)
+    found = storage.side_by_side(is_one, paths)
+    return [path.name for path, is_found in zip(paths, found, strict=True) if is_found]

@@ -75,7 +75,7 @@ def backup(
     choice = chosen_tables(paths)
     work = partial(_backed_up, full=full, content_hash=content_hash)
     if choice.is_one:
-        if inside := sets_in(target):
+        if not is_set(target) and (inside := sets_in(target)):
             raise UsageError(
                 f"{target} is a directory of backup sets, as of {name_of(inside[0])}; give the set"
                 f" of the table, as in {target.rstrip('/')}/{name_of(choice.addresses[0])}"
