@@ -120,7 +120,7 @@ def reads(spark: SparkSession, name: str) -> str:
     changes = load(spark, part.path, startTimestamp=str(before))
     groups = changes.groupBy("_change_type").count().collect()
     counts = {row["_change_type"]: row["count"] for row in groups}
-    assert counts == {"update": count // 10, "delete": count // 10}, counts
+    assert counts == {"update_postimage": count // 10, "delete": count // 10}, counts
     return f"{shown + 6} reads of {count:,} rows have their count and hash, front and not"
 
 

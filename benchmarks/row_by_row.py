@@ -165,14 +165,16 @@ def memory_mib(name: str) -> int:
 
 def insert_rows(root: Path, row_count: int) -> Iterator[list[str]]:
     """Insert rows through a session, 1,000 a flush; yields the cells of some lines."""
-    builder = kudulite.schema_builder()
-    builder.add_column("id", kudulite.int64, nullable=False)
-    builder.add_column("amount", kudulite.double)
-    builder.add_column("quantity", kudulite.int32)
-    builder.add_column("text", kudulite.string)
-    builder.set_primary_keys(["id"])
+    columns = [
+        kudulite.column("id", kudulite.int64),
+        kudulite.column("amount", kudulite.double),
+        kudulite.column("quantity", kudulite.int32),
+        kudulite.column("text", kudulite.string),
+    ]
     client = kudulite.connect(root, background_maintenance=False)
-    table = client.create_table("memory", builder.build(), hash_partitions=[(["id"], 2)])
+    table = client.create_table(
+        "memory", kudulite.schema(columns, "id"), hash_partitions=[(["id"], 2)]
+    )
     session = client.new_session()
     begin, longest = time.perf_counter(), 0.0
     for first in range(0, row_count, MANY):

@@ -44,8 +44,8 @@ def main(folder: Path) -> None:
     session.apply(prices.new_update({"article": "apple", "price": 110}))
     session.flush()
     assert changed(prices, evening) == {
-        "apple": ("update", 110, 100),
-        "plum": ("delete", 90, 90),
+        "apple": [("update_preimage", 100), ("update_postimage", 110)],
+        "plum": [("delete", 90)],
     }
     evening = follow(prices, copy, evening)
 
@@ -71,24 +71,20 @@ def table(prices: dict[str, int]) -> pa.Table:
     return pa.table({"article": list(prices), "price": list(prices.values())}, PRICES)
 
 
-def changed(prices: kudulite.Table, since: int) -> dict[str, tuple]:
-    """Return the changes since a moment: article -> (type, price, price before)."""
-    changes = prices.changes(since, images="both").to_pylist()
-    return {
-        row["article"]: (
-            row["_change_type"],
-            row["price"],
-            row["_before"] and row["_before"]["price"],
-        )
-        for row in changes
-    }
+def changed(prices: kudulite.Table, since: int) -> dict[str, list[tuple]]:
+    """Return the changes since a moment: article -> [(type, price), …]; of updates both images."""
+    found: dict[str, list[tuple]] = {}
+    for row in prices.changes(since, images="both").to_pylist():
+        found.setdefault(row["article"], []).append((row["_change_type"], row["price"]))
+    return found
 
 
 def follow(prices: kudulite.Table, copy: kudulite.Table, since: int) -> int:
     """Apply the changes since one evening to the copy, and return the next evening."""
     changes = prices.changes(since)
     rows = changes.to_arrow()
-    copy.apply(rows.drop_columns("_commit_timestamp"), operation_column="_change_type")
+    operations = rows.drop_columns(["_commit_version", "_commit_timestamp"])
+    copy.apply(operations, operation_column="_change_type")
     assert contents(copy) == contents(prices)
     print(f"   {rows.num_rows} changes")
     return changes.end

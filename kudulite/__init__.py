@@ -14,43 +14,41 @@ from kudulite.backups.backup_set import Backup, list_backups, newest_backup, ver
 from kudulite.backups.restore_job import RestoreJob, RestoreStep, begin_restore, restore
 from kudulite.chain.folder import SoftDeletedTable
 from kudulite.chain.manifest import TableVersion
+from kudulite.chain.partitioning import Partitioning, RangePartition
 from kudulite.client.bulk_write import BulkWrite, WriteResult
 from kudulite.client.client import Client, connect, open_table
 from kudulite.client.mutation_buffer import PendingError
-from kudulite.client.native_plan import (
-    NativeColumn,
-    NativeCondition,
-    NativeDisjunction,
-    NativeFile,
-    NativeLimits,
-    NativePlan,
-)
-from kudulite.client.native_scan import Scan
 from kudulite.client.row_operations import WriteOperation
-from kudulite.client.scan import Changes
-from kudulite.client.schema_builder import ColumnSpec, Partitioning, RangePartition, SchemaBuilder
 from kudulite.client.session import Session, SessionCounters
 from kudulite.client.table import Table
-from kudulite.client.table_alterer import TableAlterer
-from kudulite.client.tokens import (
-    ChangeToken,
-    RowSetToken,
-    ScanToken,
-    Token,
-    pack_tokens,
-)
+from kudulite.client.table_alterer import ColumnSpec, TableAlterer
 from kudulite.errors import (
-    KuduBadStatus,
-    KuduException,
-    KuduInvalidArgument,
-    KuduNotFound,
-    KuduNotSupported,
+    ColumnNotFoundError,
+    ConflictError,
+    CorruptionError,
+    FormatVersionError,
+    KuduliteError,
+    LockTimeoutError,
+    NotFoundError,
+    NotSupportedError,
+    OptionError,
+    OutOfMemoryError,
+    RetryableError,
+    RowError,
+    SchemaError,
+    StorageError,
+    TableExistsError,
+    TableNotFoundError,
+    TimestampError,
+    UsageError,
 )
 from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Rows, Where, WriteOptions
 from kudulite.model.condition import ColumnExpression, Condition, Predicate
+from kudulite.model.expression import Computed, expr
 from kudulite.model.hybrid_time import Timestamp, parse_timestamp
+from kudulite.model.new_schema import column, schema, schema_from_arrow
 from kudulite.model.predicate import parse_where
-from kudulite.model.schema import Column, PartialRow, Schema, schema_from_arrow
+from kudulite.model.schema import Column, PartialRow, Schema
 from kudulite.model.types import (
     ColumnType,
     array,
@@ -70,6 +68,23 @@ from kudulite.model.types import (
     unixtime_micros,
     varchar,
 )
+from kudulite.reads.native_plan import (
+    NativeColumn,
+    NativeCondition,
+    NativeDisjunction,
+    NativeFile,
+    NativeLimits,
+    NativePlan,
+)
+from kudulite.reads.native_scan import Scan
+from kudulite.reads.scan import Changes
+from kudulite.reads.tokens import (
+    ChangeToken,
+    RowSetToken,
+    ScanToken,
+    Token,
+    pack_tokens,
+)
 from kudulite.storage.address import merged_storage_options
 from kudulite.storage.storage_options import is_secret_storage_option, is_storage_option
 from kudulite.table.metrics import TableMetrics
@@ -84,14 +99,19 @@ from kudulite.upkeep.statistics import TableStatistics
 
 __version__ = "0.1.0"
 
-schema_builder = SchemaBuilder
-
 # Names of kudu-python that only `kudulite.kudu` has, with what this package has instead.
 _OF_KUDU_PYTHON = {
     "ColumnSchema": "kudulite.Column",
     "KuduError": "kudulite.PendingError",
+    "KuduException": "kudulite.KuduliteError",
+    "KuduBadStatus": "kudulite.KuduliteError",
+    "KuduInvalidArgument": "kudulite.UsageError",
+    "KuduNotFound": "kudulite.NotFoundError",
+    "KuduNotSupported": "kudulite.NotSupportedError",
     "bool": "kudulite.bool_",
     "float": "kudulite.float_",
+    "SchemaBuilder": "kudulite.schema([kudulite.column(…), …], primary_key=…)",
+    "schema_builder": "kudulite.schema([kudulite.column(…), …], primary_key=…)",
     "Scanner": "table.scan(…)",
     "RowBatch": "table.scan(…)",
     "ScanTokenBuilder": "table.scan_tokens(…)",
@@ -135,18 +155,20 @@ __all__ = [
     "Client",
     "Column",
     "ColumnExpression",
+    "ColumnNotFoundError",
     "ColumnSpec",
     "ColumnType",
     "Columns",
+    "Computed",
     "Condition",
+    "ConflictError",
+    "CorruptionError",
+    "FormatVersionError",
     "GarbageResult",
     "Key",
     "Keys",
-    "KuduBadStatus",
-    "KuduException",
-    "KuduInvalidArgument",
-    "KuduNotFound",
-    "KuduNotSupported",
+    "KuduliteError",
+    "LockTimeoutError",
     "MaintenanceResult",
     "Moment",
     "NativeColumn",
@@ -155,7 +177,11 @@ __all__ = [
     "NativeFile",
     "NativeLimits",
     "NativePlan",
+    "NotFoundError",
+    "NotSupportedError",
     "Operation",
+    "OptionError",
+    "OutOfMemoryError",
     "PartialRow",
     "Partitioning",
     "PendingError",
@@ -164,25 +190,32 @@ __all__ = [
     "ReadRequest",
     "RestoreJob",
     "RestoreStep",
+    "RetryableError",
     "Row",
+    "RowError",
     "RowSetToken",
     "Rows",
     "Scan",
     "ScanToken",
     "Schema",
-    "SchemaBuilder",
+    "SchemaError",
     "Session",
     "SessionCounters",
     "SoftDeletedTable",
     "StagedTask",
+    "StorageError",
     "Table",
     "TableAlterer",
+    "TableExistsError",
     "TableLayout",
     "TableMetrics",
+    "TableNotFoundError",
     "TableStatistics",
     "TableVersion",
     "Timestamp",
+    "TimestampError",
     "Token",
+    "UsageError",
     "Where",
     "WriteOperation",
     "WriteOptions",
@@ -193,11 +226,13 @@ __all__ = [
     "begin_restore",
     "binary",
     "bool_",
+    "column",
     "connect",
     "date",
     "decimal",
     "double",
     "errors",
+    "expr",
     "float_",
     "int8",
     "int16",
@@ -215,7 +250,7 @@ __all__ = [
     "parse_type",
     "parse_where",
     "restore",
-    "schema_builder",
+    "schema",
     "schema_from_arrow",
     "string",
     "timestamp_ntz",

@@ -7,8 +7,7 @@
       StorageError      the operator: disk full, permission, missing file
       CorruptionError   the operator: bytes on disk are not those that were written
 
-Programs written for kudu-python catch these classes under its names, which are aliases at the end
-of this file.
+Programs written for kudu-python catch the classes of kudu/errors.py.
 
 A message names the action, its object, the found and the expected value, and the next step. Broken
 invariants of our own code are `assert`, never one of these.
@@ -119,11 +118,3 @@ class CorruptionError(KuduliteError):
 
 class FormatVersionError(CorruptionError):
     """A file was written by a newer kudulite; upgrade to read it."""
-
-
-# kudu-python's names. In kudu-python every failed call raises KuduBadStatus; here "not found" and
-# "not supported" are kinds of an invalid argument.
-KuduException = KuduBadStatus = KuduliteError
-KuduInvalidArgument = UsageError
-KuduNotFound = NotFoundError
-KuduNotSupported = NotSupportedError

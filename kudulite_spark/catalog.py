@@ -347,8 +347,9 @@ def _moment(place: Place, question: Question) -> Answer:
 def _window(place: Place, question: Question) -> Answer:
     """Return the window (start, end] of CHANGES FROM … TO … as options of a read.
 
-    A bound belongs to the range or not; a timestamp is all HybridTimes of its microsecond."""
-    found = {}
+    A bound belongs to the range or not; a timestamp is all HybridTimes of its microsecond. Spark's
+    clause has both images of an update."""
+    found = {"changeImages": "both"}
     for bound in ("start", "end"):
         if f"{bound}Microseconds" in question:
             microseconds = min(max(question[f"{bound}Microseconds"], 0), _MICROSECONDS_MAX)

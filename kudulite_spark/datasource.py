@@ -55,9 +55,7 @@ from kudulite_spark.catalog import (
 )
 from kudulite_spark.metadata_tables import (
     CHANGES,
-    ChangelogReader,
     MetadataReader,
-    images_schema,
     metadata_name,
     metadata_schema,
 )
@@ -76,7 +74,6 @@ from kudulite_spark.reader import PushingTabletReader, ScanPlan, TabletReader, d
 from kudulite_spark.stream_bounds import StreamStart
 from kudulite_spark.stream_reader import TableStreamReader
 from kudulite_spark.types import (
-    BEFORE,
     CHANGE_COLUMNS,
     arrow_schema,
     change_schema,
@@ -172,16 +169,14 @@ class KuduliteDataSource(DataSource):
                 f" {table.name}.changes WITH (startTimestamp = 'a moment or HybridTime')"
             )
         # Spark asks for the columns before it shows the window, so they are those of now.
-        own = table.schema
-        images, names = images_schema(schema, own)
-        plan = scan_plan(images, table, own, replace(read, columns=names), is_of_changes=True)
-        return ChangelogReader(plan.at(*self._moments), schema)
+        plan = scan_plan(schema, table, table.schema, read, is_of_changes=True)
+        return TabletReader(plan.at(*self._moments))
 
     def _table_of_metadata(self) -> tuple[Table, ReadOptions]:
         read = ReadOptions.parse(self.options)
         parent = os.path.dirname(absolute_path(read.path))
         table = open_table(parent, storage_options=read.storage_options)
-        return table, replace(read, change_images="both")
+        return table, read
 
     def _schema(self) -> StructType:
         if COUNT in self.options:
@@ -351,7 +346,7 @@ def refuse_stream_options(read: ReadOptions) -> None:
 def own_schema(schema: Schema, read: ReadOptions) -> StructType:
     """Return the Spark schema of a load() without a schema of the user."""
     if read.is_of_changes:
-        return change_schema(schema, read.columns, read.change_images == "both")
+        return change_schema(schema, read.columns)
     return spark_schema(schema, read.columns)
 
 
@@ -373,18 +368,14 @@ def scan_plan(
     own_names = check_schema(wanted, str(table.path), schema, read, is_of_changes)
     fields = arrow_schema(wanted)
     names = fields.names
-    has_before = is_of_changes and BEFORE in names
     if is_of_changes:
         names = [name for name in names if name not in CHANGE_COLUMNS]
-    if has_before:
-        names += [field.name for field in fields.field(BEFORE).type]
     path = str(table.path)
     request = ReadRequest(
-        # A column may be asked for twice: as it is, and as it was before.
-        columns=tuple(dict.fromkeys(own_names.get(name, name) for name in names)),
+        columns=tuple(own_names.get(name, name) for name in names),
         where=() if read.filter is None else _conditions(read.filter, schema),
         ordered=read.fault_tolerant_scan,
-        images="both" if has_before else "after",
+        images=read.change_images,
         schema=schema,
     )
     pinned = None
@@ -409,7 +400,7 @@ def check_schema(
 
     Returns the table's names of the columns that the schema has in another case."""
     if is_of_changes:
-        own = change_schema(schema, read.columns, read.change_images == "both")
+        own = change_schema(schema, read.columns)
         wanted = table_columns(wanted, path, own)
     own_names: dict[str, str] = {}
     for field in wanted.fields:

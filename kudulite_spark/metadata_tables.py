@@ -2,21 +2,14 @@
 
     versions   the newest versions, as `Table.versions`        tags      `Table.tags`
     tablets    each tablet, its place and its figures          rowsets   each with its figures
-    changes    the changes of a window; see `ChangelogReader`
+    changes    the changes of a window, as a DataFrame has them; see `types`
 
 A name of these after the name of a table is such a table, unless there is a directory of that name.
 They are computed when they are read, and show the newest version. Only the catalog of Spark SQL has
 them (`java/Catalog.java`), because they have names and no options of their own.
 
-**Changes** have Spark's columns for its clause CHANGES, which some versions lack:
-
-    the table's columns
-    _change_type        STRING      insert, delete, update_preimage or update_postimage
-    _commit_version     BIGINT      a HybridTime
-    _commit_timestamp   TIMESTAMP   the same, to the microsecond
-
-An update is two rows, as it was and as it is. The window is that of a read of changes: the options
-startTimestamp, exclusive, and endTimestamp, inclusive.
+The window of changes is that of a read of changes: the options startTimestamp, exclusive, and
+endTimestamp, inclusive. Spark's clause CHANGES, which some versions lack, reads the same table.
 """
 
 from __future__ import annotations
@@ -26,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import (
     BooleanType,
@@ -42,19 +34,10 @@ from pyspark.sql.types import (
 from kudulite import Schema, Table, open_table
 from kudulite.errors import TableNotFoundError
 from kudulite_spark.options import Place
-from kudulite_spark.reader import ScanPlan, TabletReader, fitted_batches
-from kudulite_spark.types import (
-    BEFORE,
-    CHANGE_TYPE,
-    COMMIT_TIMESTAMP,
-    arrow_schema,
-    spark_schema,
-)
+from kudulite_spark.reader import fitted_batches
+from kudulite_spark.types import arrow_schema, change_schema
 
 CHANGES = "changes"
-COMMIT_VERSION = "_commit_version"
-# The lower bits of a HybridTime count events within a microsecond.
-_LOGICAL_BITS = 12
 
 _KINDS: dict[str, DataType] = {
     "BIGINT": LongType(),
@@ -173,7 +156,7 @@ def metadata_name(place: Place) -> str | None:
 def metadata_schema(name: str, schema: Schema) -> StructType:
     """Return the columns of a metadata table, of a table of this schema."""
     if name == CHANGES:
-        return changelog_schema(schema)
+        return change_schema(schema)
     # PySpark's own parser of this text needs a running session.
     fields = []
     for part in _TABLES[name][0].split(", "):
@@ -204,65 +187,3 @@ class MetadataReader(DataSourceReader):
         rows = _TABLES[self._name][1](table)
         batch = pa.RecordBatch.from_pylist(rows, schema=schema)
         yield from fitted_batches(iter([batch]), self._asked)
-
-
-def changelog_schema(schema: Schema) -> StructType:
-    """Return the columns of changes as Spark's clause CHANGES has them."""
-    return StructType(
-        [
-            *spark_schema(schema),
-            StructField(CHANGE_TYPE, StringType(), False),
-            StructField(COMMIT_VERSION, LongType(), False),
-            StructField(COMMIT_TIMESTAMP, TimestampType(), False),
-        ]
-    )
-
-
-def images_schema(asked: StructType, schema: Schema) -> tuple[StructType, tuple[str, ...]]:
-    """Return the columns of a read of changes that these columns of a changelog are made of.
-
-    Also those of them that are columns of the table, at least one, so that each row has an image.
-    """
-    added = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
-    own = [field for field in asked if field.name not in added]
-    own = own or spark_schema(schema, schema.key_names[:1]).fields
-    before = StructType([StructField(f.name, f.dataType, True, f.metadata) for f in own])
-    images = StructType(
-        [
-            *own,
-            StructField(CHANGE_TYPE, StringType(), False),
-            StructField(COMMIT_TIMESTAMP, LongType(), False),
-            StructField(BEFORE, before, True),
-        ]
-    )
-    return images, tuple(before.names)
-
-
-class ChangelogReader(TabletReader):
-    """Reads the changes of a window in Spark's columns; `plan` is of `images_schema(asked)`."""
-
-    def __init__(self, plan: ScanPlan, asked: StructType) -> None:
-        super().__init__(plan)
-        self._asked = arrow_schema(asked)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the changes of a partition."""
-        yield from fitted_batches(self._images(super().read(partition)), self._asked)
-
-    def _images(self, changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in changes:
-            is_update = pc.equal(batch[CHANGE_TYPE], "update")
-            kinds = pc.if_else(is_update, "update_postimage", batch[CHANGE_TYPE])
-            own = batch.schema.field(BEFORE).type.names
-            yield _image(batch, {name: batch[name] for name in own}, kinds)
-            updates = batch.filter(is_update)
-            old = {name: updates[BEFORE].field(name) for name in own}
-            yield _image(updates, old, pa.repeat("update_preimage", updates.num_rows))
-
-
-def _image(batch: pa.RecordBatch, own: dict[str, pa.Array], kinds: pa.Array) -> pa.RecordBatch:
-    version = batch[COMMIT_TIMESTAMP]
-    moments = pc.shift_right(version, _LOGICAL_BITS).cast(pa.timestamp("us", tz="UTC"))
-    return pa.record_batch(
-        {**own, CHANGE_TYPE: kinds, COMMIT_VERSION: version, COMMIT_TIMESTAMP: moments}
-    )

@@ -229,20 +229,8 @@ def _fitted(
     columns = []
     for wanted in schema:
         own = batch.column(own_names.get(wanted.name, wanted.name))
-        columns.append(_as_type(own, wanted.type, own_names))
+        columns.append(own if own.type == wanted.type else own.cast(wanted.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _as_type(column: pa.Array, wanted: pa.DataType, own_names: Mapping[str, str]) -> pa.Array:
-    if column.type == wanted:
-        return column
-    if not pa.types.is_struct(wanted):
-        return column.cast(wanted)
-    inner = [
-        _as_type(column.field(own_names.get(field.name, field.name)), field.type, own_names)
-        for field in wanted
-    ]
-    return pa.StructArray.from_arrays(inner, fields=list(wanted), mask=column.is_null())
 
 
 def _rows_without_columns(row_count: int) -> pa.RecordBatch:

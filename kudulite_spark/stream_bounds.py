@@ -20,11 +20,11 @@ never change. So two offsets alone determine the rows of a batch.
 A batch of at most n rows ends
 
     in a snapshot    at a row: exactly n rows of the table are before it
-    in changes       at a moment: at most n keys changed in (start, end], or a single commit
-                     changed more
+    in changes       at a moment: at most n rows are changes in (start, end], with preimages, or
+                     those of a single commit are more
 
 The driver finds both before the batch is planned. It reads only the keys of the snapshot, or the
-commit timestamps of the changes. A window of changes has one row per key, at its newest change. A
+commit versions of the changes. A window of changes has each key once, at its newest change. A
 shorter window may have more keys per moment than the longer one showed, so an end that the counts
 of a longer window suggest is counted again until it holds.
 """
@@ -40,7 +40,7 @@ import numpy as np
 from kudulite import ReadRequest, ScanToken, Table, parse_timestamp
 from kudulite.errors import TimestampError, UsageError
 from kudulite_spark.options import STREAM_STARTS
-from kudulite_spark.types import COMMIT_TIMESTAMP
+from kudulite_spark.types import COMMIT_VERSION
 
 # After so many steps by counts the window is halved instead.
 _TRUSTED_STEPS = 3
@@ -57,7 +57,7 @@ RowPlace = tuple[str, bytes]
 
 @dataclass(frozen=True)
 class CommitCounts:
-    """The number of keys by the moment of their newest change in (start, end], ascending."""
+    """The rows of changes by the moment of their key's newest change in (start, end], ascending."""
 
     start: int
     end: int
@@ -66,7 +66,7 @@ class CommitCounts:
 
     @property
     def total(self) -> int:
-        """The number of keys that changed in the window."""
+        """The number of rows of the window."""
         return int(self.row_counts.sum())
 
     def after(self, start: int) -> CommitCounts:
@@ -84,9 +84,9 @@ def count_commits(
     table: Table, start: int, end: int, request: ReadRequest = ALL_ROWS
 ) -> CommitCounts:
     """Count the changes of a window that a request reads, by the moment of their commit."""
-    window = replace(request, columns=(), images="after", start=start, at=end)
+    window = replace(request, columns=(), start=start, at=end)
     found = [
-        np.unique(batch.column(COMMIT_TIMESTAMP).to_numpy(zero_copy_only=False), return_counts=True)
+        np.unique(batch.column(COMMIT_VERSION).to_numpy(zero_copy_only=False), return_counts=True)
         for token in table.tokens(window)
         for batch in token.open()
     ]

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from kudulite import ScanToken, Table, Token, open_table
+from kudulite import ScanToken, Table, Timestamp, Token, open_table
 from kudulite.errors import ConflictError, OptionError, TableNotFoundError, TimestampError
 from kudulite_spark.python_worker import end_work
 from kudulite_spark.reader import ScanPlan, TabletPartition, TabletReader, fitted_batches, packed
@@ -45,7 +45,7 @@ from kudulite_spark.stream_bounds import (
     snapshot_end,
     snapshot_tokens,
 )
-from kudulite_spark.types import BEFORE, CHANGE_TYPE, COMMIT_TIMESTAMP
+from kudulite_spark.types import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -241,17 +241,18 @@ def _as_inserts(
         for own, wanted in zip(names, plan.arrow_schema, strict=True):
             if wanted.name == CHANGE_TYPE:
                 columns.append(pa.repeat(pa.scalar("insert"), batch.num_rows))
-            elif wanted.name == COMMIT_TIMESTAMP:
+            elif wanted.name == COMMIT_VERSION:
                 columns.append(pa.repeat(pa.scalar(timestamp, pa.int64()), batch.num_rows))
-            elif wanted.name == BEFORE:
-                columns.append(pa.nulls(batch.num_rows, wanted.type))
+            elif wanted.name == COMMIT_TIMESTAMP:
+                wall = pa.scalar(Timestamp(timestamp).to_datetime(), wanted.type)
+                columns.append(pa.repeat(wall, batch.num_rows))
             else:
                 columns.append(batch.column(own))
         yield pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def _without_deletes(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
-    """Pass on inserts and updates. Raises OptionError for a delete, which rows cannot show."""
+    """Pass on inserts and postimages. Raises OptionError for a delete, which rows cannot show."""
     for batch in batches:
         if pc.any(pc.equal(batch.column(CHANGE_TYPE), "delete")).as_py():
             raise OptionError(
@@ -259,4 +260,4 @@ def _without_deletes(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[p
                 " to show it; give option('startTimestamp', 'snapshot'), 'now' or a moment, which"
                 " add the columns of changes to a stream, and a new checkpoint"
             )
-        yield batch
+        yield batch.filter(pc.not_equal(batch.column(CHANGE_TYPE), "update_preimage"))

@@ -12,10 +12,10 @@ compares without the blanks at the end, is refused.
 
 A read of changes has columns beside the table's:
 
-    _change_type       STRING    insert, update or delete
-    _commit_timestamp  BIGINT    a HybridTime; startTimestamp and snapshotTimestamp accept it
-    _before            STRUCT    with changeImages=both: the row at the window's start, NULL for an
-                                 insert; its columns are those of the projection
+    _change_type       STRING     insert, update_postimage or delete; with changeImages=both also
+                                  update_preimage
+    _commit_version    BIGINT     a HybridTime; startTimestamp and snapshotTimestamp accept it
+    _commit_timestamp  TIMESTAMP  the same, to the microsecond
 
 **Column names** are found in any case, as Spark SQL does. An exact match wins; otherwise the one
 name that is equal in any case. A table may have `a` and `A`: then `a` means `a`, and another name
@@ -63,7 +63,7 @@ from kudulite import (
     array,
     decimal,
     parse_where,
-    schema_builder,
+    schema,
     varchar,
 )
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
@@ -94,8 +94,9 @@ _SPARK_OF_NAME: dict[str, DataType] = {
     "binary": BinaryType(),
 }
 
-CHANGE_TYPE, COMMIT_TIMESTAMP, BEFORE = "_change_type", "_commit_timestamp", "_before"
-CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_TIMESTAMP, BEFORE)
+CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
+COMMIT_TIMESTAMP = "_commit_timestamp"
+CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 
 
 _NAME_OF_SPARK: dict[type[DataType], str] = {
@@ -266,10 +267,8 @@ def table_schema(
     ]
     if is_unique:
         return Schema.build(columns, key)
-    builder = schema_builder()
-    for column in sorted(columns, key=lambda c: key.index(c.name) if c.name in key else len(key)):
-        builder.copy_column(column)
-    return builder.set_non_unique_primary_keys(key).build()
+    columns.sort(key=lambda c: key.index(c.name) if c.name in key else len(key))
+    return schema(columns, key, is_unique=False)
 
 
 def default_value(name: str, column_type: ColumnType, text: str, zone: str) -> Any:
@@ -373,43 +372,33 @@ def is_writable(spark: DataType, column: ColumnType) -> bool:
     return type(spark) is type(spark_type(column))
 
 
-def change_schema(schema: Schema, names: Sequence[str] | None, with_before: bool) -> StructType:
+def change_schema(schema: Schema, names: Sequence[str] | None = None) -> StructType:
     """Return the Spark schema of changes with the named columns of the table (all by default)."""
-    fields = list(spark_schema(schema, names))
-    added = [
-        StructField(CHANGE_TYPE, StringType(), False),
-        StructField(COMMIT_TIMESTAMP, LongType(), False),
-    ]
-    if with_before:
-        inner = [StructField(f.name, f.dataType, True, f.metadata) for f in fields]
-        added.append(StructField(BEFORE, StructType(inner), True))
-    return StructType([*fields, *added])
+    types = (StringType(), LongType(), TimestampType())
+    own = [StructField(*field, False) for field in zip(CHANGE_COLUMNS, types, strict=True)]
+    return StructType([*spark_schema(schema, names), *own])
 
 
 def table_columns(wanted: StructType, path: str, own: StructType) -> StructType:
     """Return the table's columns of a schema given by the user, and check the columns of changes.
 
-    `own` is the schema of the changes. Raises ColumnNotFoundError for
-    `_before` without changeImages=both, SchemaError for another type of a column of changes.
+    `own` is the schema of the changes. Raises ColumnNotFoundError for `_before`, which changes had,
+    SchemaError for another type of a column of changes.
     """
     for field in wanted.fields:
+        if field.name == "_before" and field.name not in own.names:
+            raise ColumnNotFoundError(
+                f"table {path!r}: changes have no column '_before' any more; with the option"
+                " changeImages=both the row before is a row of its own, of _change_type"
+                " 'update_preimage'"
+            )
         if field.name not in CHANGE_COLUMNS:
             continue
-        if field.name not in own.names:
-            raise ColumnNotFoundError(
-                f"table {path!r}: changes have a column {field.name!r} only with the option"
-                " changeImages=both"
-            )
         if field.dataType != own[field.name].dataType:
             raise SchemaError(
                 f"table {path!r}, column {field.name!r} of its changes is"
                 f" {own[field.name].dataType.simpleString()}; the schema given says"
                 f" {field.dataType.simpleString()}"
-            )
-        if own[field.name].nullable and not field.nullable:
-            raise SchemaError(
-                f"table {path!r}, column {field.name!r} of its changes may be NULL; the schema"
-                " given says NOT NULL"
             )
     return StructType([field for field in wanted.fields if field.name not in CHANGE_COLUMNS])
 

@@ -43,9 +43,9 @@ from kudulite.errors import (
 )
 from kudulite_spark.options import WriteOptions, absolute_path, catalog_of, find_table
 from kudulite_spark.types import (
-    BEFORE,
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
     column_comment,
     column_type,
     find_name,
@@ -209,7 +209,7 @@ def _dropped_columns(options: WriteOptions, known: Collection[str]) -> set[str]:
     """
     if options.operation_column != CHANGE_TYPE:
         return set()
-    return {COMMIT_TIMESTAMP, BEFORE} - {options.ordering_column, *known}
+    return {COMMIT_VERSION, COMMIT_TIMESTAMP} - {options.ordering_column, *known}
 
 
 def _made_table(path: str, options: WriteOptions, struct: StructType) -> tuple[Table, bool]:

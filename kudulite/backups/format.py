@@ -9,9 +9,10 @@
 A backup id is its moment, so ids sort as moments do: `20261121T101112.000345Z-0001` is the wall
 time in microseconds and the logical part of the HybridTime in hexadecimal.
 
-A data file of a full backup has the table's columns. A data file of an incremental backup has also
-`_change_type` (insert, update, delete) and `_commit_timestamp`, as in `Table.changes`. The columns
-have their ids as Parquet field ids, but a restore uses the manifest's schema.
+A data file of a full backup has the table's columns. A data file of an incremental backup also has
+those of `Table.changes`, of which a restore reads `_change_type` alone. In files of older software
+an update is called `update`, and `_commit_timestamp` is a HybridTime. The columns have their ids as
+Parquet field ids, but a restore uses the manifest's schema.
 
 The content hash has 64 bits and does not depend on where the rows are stored or in which order
 they are read:

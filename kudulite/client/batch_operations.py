@@ -15,6 +15,7 @@ an overwrite. All others are staged as files and committed.
 from __future__ import annotations
 
 import itertools
+import random
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -33,17 +34,20 @@ from kudulite.client.bulk_write import (
 from kudulite.client.computed_rows import (
     MatchingRows,
     RestoredRows,
+    read_names,
     undone,
-    with_constants,
+    with_cells,
 )
-from kudulite.client.lookup import arrow_batches
 from kudulite.client.row_operations import RowLayout
-from kudulite.client.scan import Changes, RowScan
 from kudulite.client.write_plan import WritePlan, check_flags, check_options
-from kudulite.errors import ConflictError, OptionError
-from kudulite.model.aliases import Moment, Rows, Where, WriteOptions
+from kudulite.errors import ColumnNotFoundError, ConflictError, OptionError, SchemaError
+from kudulite.model.aliases import Columns, Moment, Rows, Where, WriteOptions
+from kudulite.model.expression import Arithmetic
+from kudulite.model.expression_text import Cell, ConstantCell, parse_cell
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
+from kudulite.reads.row_sources import arrow_batches
+from kudulite.reads.scan import Changes, RowScan
 from kudulite.shown.progress import Progress
 from kudulite.storage.new_files import NewFiles
 from kudulite.table.memory_flush import flush_table
@@ -54,7 +58,7 @@ from kudulite.table.tags import moment_or_version
 from kudulite.table.write_state import WriteState
 from kudulite.tablet.tablet_scan import CHANGE_COLUMNS, CHANGE_TYPE
 from kudulite.upkeep.garbage_collection import end_writes
-from kudulite.writes.batch_pieces import few_rows
+from kudulite.writes.batch_pieces import few_rows, without_preimages
 from kudulite.writes.stager import Stager
 
 CONDITION_OPTIONS = ("application_id", "application_version", "message")
@@ -124,13 +128,15 @@ class BatchOperations:
         """Set the given columns of rows, or columns of all rows that match a condition.
 
             table.update(data)                                  rows with their keys
-            table.update(where=table["v"] > 9, set={"v": 9})    constants, one for each column
+            table.update(where=table["v"] > 9, set={"v": 9})    values, one for each column
+            table.update(where="id = 1", set={"n": "n + 1"})    SQL of the row's own cells
+            table.update(where=(), set={"n": table["n"] * 2})   the same; expr("…") for text columns
 
         RowError if a key of `data` is absent. `where` is as in `scan`; `()` is every row. The rows
         are those that match at one moment, and they change in one version. If another writer
-        changes rows meanwhile, those rows are read again. The options are then `application_id`,
-        `application_version` and `message`. Raises OptionError, and SchemaError for a column or a
-        value that does not fit.
+        changes rows meanwhile, those rows are read again, so no update is lost. The options are
+        then `application_id`, `application_version` and `message`. Raises OptionError, and
+        SchemaError for a column or a value that does not fit.
         """
         if data is not None:
             self._check_no_condition("update", where=where, set=set)
@@ -141,6 +147,41 @@ class BatchOperations:
                 " set={column: value, …}"
             )
         return self._write_where("update", where, set, options)
+
+    def transform(
+        self,
+        change: Callable[[pa.Table], Rows],
+        where: Where = (),
+        columns: Columns | None = None,
+        *,
+        operation: str = "update",
+        attempts_max: int = ATTEMPTS_MAX,
+        message: str | None = None,
+    ) -> WriteResult:
+        """Write what a function makes of rows, and call it again where they change meanwhile.
+
+            table.transform(lambda rows: scored(rows.to_pandas()), where="score IS NULL")
+
+        `change` gets the rows that match `where` at one moment, and returns rows of the same keys
+        for `operation`, in any form that `update` takes. If another
+        writer changes one of these rows before they are written, nothing is written, and `change`
+        gets the rows of then. Raises ConflictError after `attempts_max` calls, and as `update`. For
+        what SQL can compute, `update(where=…, set=…)` is faster and is not in the way of others.
+        """
+        for number in range(1, attempts_max + 1):
+            scan = RowScan(self._store, ReadRequest.of(columns, where))
+            rows = scan.to_arrow()
+            options: WriteOptions = {"read_at": scan.timestamp, "message": message}
+            try:
+                return self._write(operation, change(rows), options)
+            except ConflictError as error:
+                if number == attempts_max:
+                    raise ConflictError(
+                        f"table {self._store.name!r}: transform was tried {number} times, and other"
+                        f" writers changed its rows each time; the last time: {error}"
+                    ) from error
+                time.sleep(random.uniform(0, number * _PAUSE_SECONDS))
+        raise OptionError(f"transform: attempts_max is {attempts_max}, expected at least 1")
 
     @_with_write_options
     def update_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
@@ -378,22 +419,22 @@ class BatchOperations:
 
         def attempt(is_settled: bool) -> WriteResult:
             schema = self._store.newest().schema
-            constants = _constants(self._store.name, schema, cells)
-            names = [*schema.key_names, *constants]
+            keys, computed = schema.key_names, _cells(self._store.name, schema, cells)
+            names, read = [*keys, *computed], read_names(keys, computed)
             if is_settled:
                 write = self.new_bulk_write(operation, columns=names, **options).settled()
-                request = ReadRequest.of(schema.key_names, where, at=write.read_at)
+                request = ReadRequest.of(read, where, at=write.read_at)
                 scan = RowScan(self._store, request)
-                write = write.rereading(MatchingRows(self._store, scan.predicates, constants))
-                return self._run_bulk(write, with_constants(scan.to_batches(), constants))
-            scan = RowScan(self._store, ReadRequest.of(schema.key_names, where))
+                write = write.rereading(MatchingRows(self._store, scan.predicates, computed))
+                return self._run_bulk(write, with_cells(scan.to_batches(), keys, computed))
+            scan = RowScan(self._store, ReadRequest.of(read, where))
             batches = scan.to_batches()
             first = next(batches, None)
             if first is None and options.get("application_id") is None:
                 return self._unchanged(scan.timestamp)
             found = itertools.chain(() if first is None else (first,), batches)
             given: WriteOptions = {**options, "read_at": scan.timestamp}
-            rows = with_constants(found, constants)
+            rows = with_cells(found, keys, computed)
             return self._run(rows, operation=operation, columns=names, **given)
 
         return self._until_unchanged(operation, attempt)
@@ -436,6 +477,7 @@ class BatchOperations:
         """
         planned = WritePlan.of(self._store, **options)
         rows_max = 0 if planned.overwrite else self._store.environment.small_write_rows_max
+        batches = without_preimages(batches, planned.operation_column)
         few, batches = few_rows(batches, rows_max)
         if few is not None:
             result = self._write_few(few, planned, change)
@@ -481,17 +523,21 @@ class BatchOperations:
             raise
 
 
-def _constants(table: str, schema: Schema, cells: Mapping[str, Any]) -> dict[str, pa.Scalar]:
-    """Return checked cells by column as Arrow scalars of the columns' types.
+def _cells(table: str, schema: Schema, cells: Mapping[str, Any]) -> dict[str, Cell]:
+    """Return checked cells by column: values, and expressions, which may be text.
 
-    Raises OptionError for a key column or an immutable one, ColumnNotFoundError, and SchemaError
-    for a value.
+    Raises OptionError for a key column or an immutable one and for an expression that is not
+    possible, ColumnNotFoundError, and SchemaError for a value.
     """
     if not isinstance(cells, Mapping):
         raise OptionError(
             f"table {table!r}: set is a dict of values by column, not {type(cells).__name__}"
         )
-    values = RowLayout(table, schema).convert(cells)
+    layout = RowLayout(table, schema)
+    values = {
+        layout.columns.get(name, (name,))[0]: _cell(layout, name, value)
+        for name, value in cells.items()
+    }
     keys = [name for name in values if name in schema.key_names]
     if keys:
         raise OptionError(
@@ -504,6 +550,25 @@ def _constants(table: str, schema: Schema, cells: Mapping[str, Any]) -> dict[str
             f"table {table!r}: column {fixed[0]!r} is immutable: its cells keep the values of their"
             " inserts; make it mutable first, with alter_column(…).mutable(True)"
         )
-    return {
-        name: pa.scalar(value, schema.column(name).type.arrow) for name, value in values.items()
-    }
+    return values
+
+
+def _cell(layout: RowLayout, name: str | int, value: Any) -> Cell:
+    """Return a value to set, or what computes it: text is an expression where it is no value."""
+    if name not in layout.columns:
+        raise layout.no_column(name)
+    column = layout.schema.column(layout.columns[name][0])
+    if isinstance(value, Arithmetic):
+        return parse_cell(value.sql, column, layout.schema)
+    try:
+        [found] = layout.convert({name: value}).values()
+    except SchemaError as error:
+        if not isinstance(value, str) or column.type.is_array:
+            raise
+        try:
+            return parse_cell(value, column, layout.schema)
+        except ColumnNotFoundError as other:
+            if value.isidentifier():
+                raise SchemaError(f"{error}; nor is it an expression: {other}") from None
+            raise
+    return ConstantCell(pa.scalar(found, column.type.arrow))

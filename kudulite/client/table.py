@@ -13,37 +13,37 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import pyarrow as pa
 
 from kudulite.chain.manifest import TableVersion
 from kudulite.chain.partition import PartitionSchema
 from kudulite.client.batch_operations import BatchOperations
-from kudulite.client.lookup import KeyLookup, row_history
-from kudulite.client.native_plan import (
+from kudulite.client.row_operations import RowOperations
+from kudulite.client.table_copy import copy_with_past, empty_copy
+from kudulite.client.table_frame import TableFrame
+from kudulite.errors import ColumnNotFoundError, UsageError
+from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Where
+from kudulite.model.condition import ColumnExpression
+from kudulite.model.hybrid_time import Timestamp
+from kudulite.model.schema import Schema
+from kudulite.reads.lookup import KeyLookup, row_history
+from kudulite.reads.native_plan import (
     NATIVE_LIMITS,
     NativeFile,
     NativeLimits,
     NativePlan,
     plan_native,
 )
-from kudulite.client.native_scan import Scan
-from kudulite.client.row_operations import RowOperations
-from kudulite.client.scan import Changes
-from kudulite.client.table_copy import copy_with_past, empty_copy
-from kudulite.client.table_names import move_table
-from kudulite.client.tokens import (
+from kudulite.reads.native_scan import Scan
+from kudulite.reads.scan import Changes
+from kudulite.reads.tokens import (
     ChangeToken,
     ScanToken,
     make_change_tokens,
     make_scan_tokens,
 )
-from kudulite.errors import ColumnNotFoundError, UsageError
-from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Where
-from kudulite.model.condition import ColumnExpression
-from kudulite.model.hybrid_time import Timestamp
-from kudulite.model.schema import Schema
 from kudulite.shown.html import ROWS_SHOWN, html_fields, html_rows, html_title
 from kudulite.shown.progress import Progress
 from kudulite.storage.address import StorageAddress, parse_address
@@ -53,6 +53,7 @@ from kudulite.table.metrics import TableMetrics
 from kudulite.table.present import listing, read_tablets
 from kudulite.table.read_request import ReadRequest, plan_rows
 from kudulite.table.snapshot import check_readable, choose_snapshot, moment_of, newest_change
+from kudulite.table.table_names import move_table
 from kudulite.table.table_store import TableStore
 from kudulite.table.tags import delete_tag, make_tag, moment_or_version, newest_versions
 from kudulite.upkeep.check import CheckReport, check_table
@@ -67,16 +68,11 @@ from kudulite.upkeep.maintenance import (
 from kudulite.upkeep.purge import PurgeReport, purge_keys
 from kudulite.upkeep.statistics import TableStatistics, live_row_count, table_statistics
 
-if TYPE_CHECKING:
-    import duckdb
-    import polars as pl
-
-
 # Methods that only tables of kudulite.kudu have, and what does the same here.
 _OF_KUDU_PYTHON = {"scanner": "scan", "scan_token_builder": "scan_tokens"}
 
 
-class Table(BatchOperations, RowOperations):
+class Table(TableFrame, BatchOperations, RowOperations):
     """One table; made by `Client.table`, `Client.create_table` and `open_table`."""
 
     def __init__(self, store: TableStore) -> None:
@@ -97,15 +93,12 @@ class Table(BatchOperations, RowOperations):
         fields += [(name, text) for name in ("owner", "comment") if (text := getattr(self, name))]
         title = html_title(f"kudulite table {self.name}")
         columns = self._store.newest().schema._repr_html_()
-        parts = (title, html_fields(fields), columns, html_rows(self.head()))
-        return "".join(parts)
+        first_rows = html_rows(self.scan(ordered=True, limit=ROWS_SHOWN).to_arrow())
+        return "".join((title, html_fields(fields), columns, first_rows))
 
     def __len__(self) -> int:
         """Return the number of rows now, from metadata; the same as `live_row_count`."""
         return self.live_row_count
-
-    # Neither `for row in table` nor `name in table` would do what it says; see `scan` and `schema`.
-    __iter__ = None
 
     def __bool__(self) -> bool:
         """Return True, also for a table without rows."""
@@ -223,8 +216,19 @@ class Table(BatchOperations, RowOperations):
         """The ids of the tablets, as `maintain` takes them."""
         return [entry.id for entry in self._store.newest().tablets]
 
-    def __getitem__(self, column: str | int) -> ColumnExpression:
-        """Return a column to compare: `table["host"] == "a"`. Raises ColumnNotFoundError."""
+    @overload
+    def __getitem__(self, column: str | int) -> ColumnExpression: ...
+
+    @overload
+    def __getitem__(self, column: list[str]) -> Scan: ...
+
+    def __getitem__(self, column: str | int | list[str]) -> ColumnExpression | Scan:
+        """Return a column to compare, `table["host"] == "a"`, or a scan, `table[["id", "host"]]`.
+
+        Raises ColumnNotFoundError.
+        """
+        if isinstance(column, list):
+            return self.scan(column)
         schema = self.schema
         try:
             return ColumnExpression(schema[column].name)
@@ -323,20 +327,6 @@ class Table(BatchOperations, RowOperations):
         read = plan_rows(self._store, ReadRequest.of(columns, where, at=at))
         return plan_native(read, is_readable, limits, with_overlays=with_overlays)
 
-    def to_pandas(self, dtype_backend: str | None = None, **options: Any) -> Any:
-        """Return the rows of now as a pandas DataFrame; see `Scan.to_pandas`."""
-        return self.scan().to_pandas(dtype_backend, **options)
-
-    def to_polars(self) -> pl.LazyFrame:
-        """Return the rows of now as a Polars LazyFrame; see `Scan.to_polars`."""
-        return self.scan().to_polars()
-
-    def to_duckdb(
-        self, connection: duckdb.DuckDBPyConnection | None = None
-    ) -> duckdb.DuckDBPyRelation:
-        """Return the rows of now as a DuckDB relation; see `Scan.to_duckdb`."""
-        return self.scan().to_duckdb(connection)
-
     # -- the past
 
     def schema_at(self, at: Moment) -> Schema:
@@ -371,16 +361,17 @@ class Table(BatchOperations, RowOperations):
         where: Where = (),
         images: str = "after",
     ) -> Changes:
-        """Return what changed in (start, end], one row per key; `end` None is now.
+        """Return what changed in (start, end], one change of each key; `end` None is now.
 
         The moments are given as the `at` of a scan. A `start` of 0 is the creation of the table, so
         all rows are changes; it is refused once the AHM is later. Each row has `_change_type`
-        (insert, update, delete) and `_commit_timestamp`, the time of its newest change in the
-        window. With images="both" it also has `_before`, the row at `start`. Rows both inserted and
-        deleted inside the window are not returned. A row is returned if it meets `where` at the
-        start or at the end of the window. The columns are those of the end; one that was added
-        inside the window has its default in the rows of the start. `Timestamp.array` turns
-        `_commit_timestamp` into times.
+        (insert, update_postimage, delete); `_commit_version`, the HybridTime of the newest change
+        of its key in the window, which `at` and `start` take; and `_commit_timestamp`, the wall
+        time of that, which several commits of one microsecond share. With images="both" a row of
+        type update_preimage precedes each update_postimage: the row at `start`. Rows both inserted
+        and deleted inside the window are not returned. All rows of a key are returned if it meets
+        `where` at the start or at the end of the window. The columns are those of the end; one that
+        was added inside the window has its default in the rows of the start.
 
         Raises TimestampError, ColumnNotFoundError, SchemaError and OptionError.
         """
@@ -403,11 +394,11 @@ class Table(BatchOperations, RowOperations):
     def history(self, key: Key) -> pa.Table:
         """Return every version of one row that the retention still holds, the oldest first.
 
-        Each version has `_change_type` and `_commit_timestamp` as in `changes`; a delete shows the
-        row that was deleted. Both columns of the oldest version are null if its time is no longer
-        known. The result is empty if there was no such row. The columns are those of now: one that
-        was added is null in versions that ended before, and `get` with `at` has dropped ones.
-        `Timestamp.array` turns `_commit_timestamp` into times.
+        Each version has `_change_type`, `_commit_version` and `_commit_timestamp` as in `changes`;
+        a delete shows the row that was deleted. These columns of the oldest version are null if its
+        time is no longer known. The result is empty if there was no such row. The columns are those
+        of now: one that was added is null in versions that ended before, and `get` with `at` has
+        dropped ones.
         """
         return row_history(self._store, key)
 

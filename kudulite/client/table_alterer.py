@@ -1,7 +1,7 @@
-"""Table alterer, in kudu-python's words: collects steps, and applies them in one new version.
+"""Table alterer: collects steps, and applies them in one new version.
 
     alterer = client.new_table_alterer(table)
-    alterer.add_column("city", kudu.string, default="")
+    alterer.add_column("city", "string", default="")
     alterer.alter_column("host", rename_to="machine").comment("where it was measured")
     table = alterer.drop_column("note").alter()
 
@@ -15,21 +15,120 @@ from __future__ import annotations
 from typing import Any
 
 from kudulite.chain.partition import RangeWithHashSchema
-from kudulite.client.schema_builder import (
-    ColumnSpec,
-    RangePartition,
-    SchemaBuilder,
-    altered_type,
-    checked_range,
-    range_of,
-)
+from kudulite.chain.partitioning import RangePartition, checked_range, range_of
 from kudulite.client.table import Table
-from kudulite.client.table_names import rename_table
-from kudulite.errors import NotSupportedError, UsageError
+from kudulite.errors import NotSupportedError, SchemaError, UsageError
+from kudulite.model.new_schema import column
 from kudulite.model.schema import Column
-from kudulite.model.types import ColumnType
-from kudulite.table.table_list import table_folder
+from kudulite.model.types import ColumnType, parse_type
+from kudulite.model.types import decimal as decimal_type
+from kudulite.model.types import varchar as varchar_type
+from kudulite.table.table_names import rename_table, table_folder
 from kudulite.upkeep.alter import Step, TableDraft, alter_table
+
+
+class ColumnSpec:
+    """One column that is being added or altered; every method returns the spec.
+
+    `options` holds what was said, None standing for nothing.
+    """
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        self.name = name
+        self.options = options
+
+    def __repr__(self) -> str:
+        said = {key: value for key, value in self.options.items() if value is not None}
+        options = "".join(f", {key}={value}" for key, value in said.items())
+        return f"ColumnSpec({self.name!r}{options})"
+
+    def type(self, type_: ColumnType | str) -> ColumnSpec:
+        """Set the column's type, by object or name."""
+        self.options["type"] = type_
+        return self
+
+    def nullable(self, is_nullable: bool = True) -> ColumnSpec:
+        """Say whether cells may be null."""
+        self.options["nullable"] = is_nullable
+        return self
+
+    def default(self, value: Any) -> ColumnSpec:
+        """Set what an insert that leaves the cell unset stores."""
+        self.options["default"] = value
+        return self
+
+    def remove_default(self) -> ColumnSpec:
+        """Take the default of an existing column away."""
+        self.options["default"] = None
+        self.options["remove_default"] = True
+        return self
+
+    def rename(self, new_name: str) -> ColumnSpec:
+        """Rename an existing column."""
+        self.options["rename"] = new_name
+        return self
+
+    def encoding(self, encoding: str) -> ColumnSpec:
+        """Set how values are laid out on disk."""
+        self.options["encoding"] = encoding
+        return self
+
+    def compression(self, compression: str | None) -> ColumnSpec:
+        """Set how pages are compressed on disk; None is not at all.
+
+        "default" is zstd where that makes the column a fifth smaller.
+        """
+        self.options["compression"] = "none" if compression is None else compression
+        return self
+
+    def precision(self, precision: int) -> ColumnSpec:
+        """Set the number of digits of a decimal column, 1 to 38."""
+        self.options["precision"] = precision
+        return self
+
+    def scale(self, scale: int) -> ColumnSpec:
+        """Set the number of digits of a decimal column after the point; 0 if it is not said."""
+        self.options["scale"] = scale
+        return self
+
+    def length(self, length: int) -> ColumnSpec:
+        """Set the number of characters that a varchar column may hold."""
+        self.options["length"] = length
+        return self
+
+    def comment(self, comment: str) -> ColumnSpec:
+        """Set a comment of at most 256 bytes."""
+        self.options["comment"] = comment
+        return self
+
+    def mutable(self, is_mutable: bool = True) -> ColumnSpec:
+        """Say whether updates may change cells; else they keep the value of their row's insert.
+
+        `update` and `upsert` of a row that is there are refused if they set such a cell, whatever
+        the value; `update_ignore` and `upsert_ignore` leave it as it is.
+        """
+        self.options["mutable"] = is_mutable
+        return self
+
+    def build(self) -> Column:
+        """Return the new column. Raises SchemaError."""
+        options = self.options
+        if options.get("rename") is not None or options.get("remove_default"):
+            raise NotSupportedError(
+                f"column {self.name!r}: rename and remove_default are for the columns of a table"
+                " that exists; see Client.new_table_alterer"
+            )
+        nullable, mutable = options.get("nullable"), options.get("mutable")
+        return column(
+            self.name,
+            described_type(self.name, options),
+            nullable=True if nullable is None else nullable,
+            default=options.get("default"),
+            encoding=options.get("encoding") or "auto",
+            compression=options.get("compression") or "default",
+            comment=options.get("comment") or "",
+            mutable=True if mutable is None else mutable,
+        )
 
 
 class TableAlterer:
@@ -64,8 +163,15 @@ class TableAlterer:
 
         Existing rows show its default. A column that is NOT NULL needs a default.
         """
-        column = (name, type_, nullable, compression, encoding)
-        spec = SchemaBuilder().add_column(*column, default=default, mutable=mutable)
+        options = {
+            "type": type_,
+            "nullable": nullable,
+            "compression": compression,
+            "encoding": encoding,
+            "default": default,
+            "mutable": mutable,
+        }
+        spec = ColumnSpec(name, options)
         self._steps.append(lambda draft: draft.add_column(spec.build()))
         return spec
 
@@ -166,13 +272,62 @@ def _range_columns(draft: TableDraft) -> list[Column]:
     return [draft.schema.column(name) for name in draft.range_columns]
 
 
+# Parameters of types that may be given beside the type, and the type that has each.
+_TYPE_PARAMETERS = {"precision": "decimal", "scale": "decimal", "length": "varchar"}
+
+
+def altered_type(name: str, options: dict[str, Any], old: ColumnType) -> ColumnType:
+    """Return the type of an existing column that is altered; `old` if nothing is said of it."""
+    said = {key: options[key] for key in _TYPE_PARAMETERS if options.get(key) is not None}
+    given = options.get("type")
+    if given is None and not said:
+        return old
+    if given is None:
+        given = old.name
+        options = {**options, "type": given}
+    if old.name == "decimal" and (given is decimal_type or given == "decimal"):
+        options = {**options, "precision": old.precision, "scale": old.scale} | said
+    return described_type(name, options)
+
+
+def described_type(name: str, options: dict[str, Any]) -> ColumnType:
+    """Return the type that a column's options describe.
+
+    Raises SchemaError for a parameter that is missing, and for one that the type does not have.
+    """
+    given = options.get("type")
+    if given is None:
+        raise SchemaError(f"column {name!r} has no type")
+    # The functions kudulite.decimal and kudulite.varchar stand for the types without parameters.
+    text = str(given).lower()
+    if given is decimal_type or text == "decimal":
+        if options.get("precision") is None:
+            raise SchemaError(f"column {name!r}: decimal needs a precision")
+        column_type = decimal_type(options["precision"], options.get("scale") or 0)
+    elif given is varchar_type or text == "varchar":
+        if options.get("length") is None:
+            raise SchemaError(f"column {name!r}: varchar needs a length")
+        column_type = varchar_type(options["length"])
+    else:
+        column_type = given if isinstance(given, ColumnType) else parse_type(text)
+    for parameter, owner in _TYPE_PARAMETERS.items():
+        value = options.get(parameter)
+        if value is not None and value != getattr(column_type, parameter):
+            reason = (
+                f"the type {column_type} says another one; leave the {parameter} out"
+                if column_type.name == owner
+                else f"{column_type} has no {parameter}, only {owner} has"
+            )
+            raise SchemaError(f"column {name!r}: {parameter} {value}: {reason}")
+    return column_type
+
+
 def _changed(draft: TableDraft, spec: ColumnSpec) -> TableDraft:
     """Return the draft with what the spec says of an existing column."""
     options = {name: value for name, value in spec.options.items() if value is not None}
-    if "nullable" in options or spec.is_primary_key:
-        fixed = "primary key" if spec.is_primary_key else "nullable"
+    if "nullable" in options:
         raise NotSupportedError(
-            f"column {spec.name!r}: its {fixed} cannot be altered; add a column, copy the values,"
+            f"column {spec.name!r}: its nullable cannot be altered; add a column, copy the values,"
             " and drop this one"
         )
     names = {"rename": "name", "default": "write_default"}

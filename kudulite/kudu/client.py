@@ -1,12 +1,13 @@
 """kudu-python's client: the engine's classes with its names, numbers, errors and texts.
 
     client = kudu.connect("/data/warehouse")        a Client; see the package for `connect`
-    table = client.table("metrics")                 a Table, which has all that the engine's has
+    table = client.table("metrics")                 a Table; `table.engine` is the engine's
     session.apply(table.new_insert({"a": 1}))       cells are converted by `cell_of`
     table.scanner().add_predicate(table["a"] > 0).open().read_all_tuples()
 
-Each class is one of the engine's with the methods that differ. There is no second engine: what a
-program of kudu-python writes, any other reads. Errors are those of `kudulite.kudu.errors`.
+A Client, a Table and a TableAlterer each hold one of the engine's. A client and a table have it as
+`engine`, with all that kudu-python lacks. There is no second engine: what a program of kudu-python
+writes, any other reads. Errors are those of `kudulite.kudu.errors`.
 
 **Threads**: as of the engine's classes.
 
@@ -17,25 +18,31 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import kudulite.client.client as engine_client
-from kudulite.chain.partition import PartitionSchema
-from kudulite.client import schema_builder, tokens
 from kudulite.client import table as engine_table
 from kudulite.client import table_alterer as engine_alterer
-from kudulite.client.row_operations import WriteOperation
+from kudulite.client.row_operations import RowOperations, WriteOperation
 from kudulite.errors import TableExistsError, TableNotFoundError
-from kudulite.kudu.cells import choice
 from kudulite.kudu.errors import (
     KuduBadStatus,
     KuduInvalidArgument,
     KuduNotFound,
     in_kudu_terms,
+)
+from kudulite.kudu.partitioning import (
+    EXCLUSIVE_BOUND,
+    INCLUSIVE_BOUND,
+    Partitioning,
+    RangePartition,
+    bound_of,
+    bound_type,
+    custom_range,
 )
 from kudulite.kudu.scanner import (
     CLOSEST_REPLICA,
@@ -70,15 +77,12 @@ from kudulite.kudu.sessions import (
 )
 from kudulite.kudu.tokens import ScanToken, ScanTokenBuilder, TokenScanner
 from kudulite.model.condition import Predicate
-from kudulite.model.schema import Column as EngineColumn
-from kudulite.model.schema import Schema as EngineSchema
+from kudulite.reads import tokens
 from kudulite.tablet.operation import Operation
 from kudulite.upkeep.alter import TableDraft
 
 CLIENT_SUPPORTS_DECIMAL = True
 CLIENT_SUPPORTS_PANDAS = importlib.util.find_spec("pandas") is not None
-EXCLUSIVE_BOUND, INCLUSIVE_BOUND = 0, 1
-_BOUND_TYPES = {EXCLUSIVE_BOUND: "exclusive", INCLUSIVE_BOUND: "inclusive"}
 ENCRYPTION_OPTIONAL, ENCRYPTION_REQUIRED_REMOTE, ENCRYPTION_REQUIRED = 0, 1, 2
 
 __all__ = [
@@ -127,10 +131,6 @@ __all__ = [
     "Upsert",
     "UpsertIgnore",
 ]
-
-
-def _bound_type(given: object) -> str:
-    return choice(given, "range partition bound type", _BOUND_TYPES)
 
 
 # -- times
@@ -198,98 +198,6 @@ class TimeDelta:
         return hash(self.to_nanos())
 
 
-# -- partitions
-
-
-class RangePartition(schema_builder.RangePartition):
-    """A range with hash partitions of its own, for `add_custom_range_partition`."""
-
-    def __init__(
-        self,
-        lower_bound: Any = None,
-        upper_bound: Any = None,
-        lower_bound_type: str | int = "inclusive",
-        upper_bound_type: str | int = "exclusive",
-    ) -> None:
-        kinds = _bound_type(lower_bound_type), _bound_type(upper_bound_type)
-        super().__init__(lower_bound, upper_bound, *kinds)
-
-    def of_columns(self, columns: Sequence[EngineColumn]) -> schema_builder.RangePartition:
-        """Return the range with bounds as dicts of the columns of a table."""
-        lower, upper, *kinds = self.bounds
-        plain = schema_builder.RangePartition(
-            _bound_of(columns, lower), _bound_of(columns, upper), *kinds
-        )
-        plain.hash_dimensions = self.hash_dimensions
-        return plain
-
-
-class Partitioning(schema_builder.Partitioning):
-    """Builder of a partitioning; every method returns the builder.
-
-    A bound is a PartialRow, a dict of range columns, or the values of the schema's first columns.
-    """
-
-    def set_range_partition_columns(self, column_names: str | Sequence[str]) -> Partitioning:
-        """Set the key columns that range partitions are over."""
-        super().set_range_partition_columns(column_names)
-        return self
-
-    def add_range_partition(
-        self,
-        lower_bound: Any = None,
-        upper_bound: Any = None,
-        lower_bound_type: str | int = "inclusive",
-        upper_bound_type: str | int = "exclusive",
-    ) -> Partitioning:
-        """Add a range; without a bound it has no end on that side."""
-        self._check_columns("a range partition")
-        kinds = _bound_type(lower_bound_type), _bound_type(upper_bound_type)
-        super().add_range_partition(lower_bound, upper_bound, *kinds)
-        return self
-
-    def add_range_partition_split(self, split_row: Any) -> Partitioning:
-        """Cut the range that `split_row` lies in at it."""
-        self._check_columns("a range partition split")
-        super().add_range_partition_split(split_row)
-        return self
-
-    def add_custom_range_partition(self, range_partition: Any) -> Partitioning:
-        """Add a range that has hash partitions of its own, a RangePartition."""
-        self._check_columns("a range partition")
-        super().add_custom_range_partition(range_partition)
-        return self
-
-    def _check_columns(self, what: str) -> None:
-        if not self._range_columns:
-            raise ValueError(f"Range Partition Columns must be set before adding {what}.")
-
-    def build(self, schema: EngineSchema) -> PartitionSchema:
-        """Return the partition schema of a table. Raises KuduInvalidArgument."""
-        plain = schema_builder.Partitioning()
-        plain._hash, plain._range_columns = self._hash, self._range_columns
-        bounds = functools.partial(_bound_of, schema.columns)
-        plain._ranges = [
-            (bounds(lower), bounds(upper), lower_type, upper_type)
-            for lower, upper, lower_type, upper_type in self._ranges
-        ]
-        plain._splits = [bounds(split) for split in self._splits]
-        plain._custom_ranges = [_custom_range(each, schema.columns) for each in self._custom_ranges]
-        return plain.build(schema)
-
-
-def _custom_range(
-    given: schema_builder.RangePartition, columns: Sequence[EngineColumn]
-) -> schema_builder.RangePartition:
-    return given.of_columns(columns) if isinstance(given, RangePartition) else given
-
-
-def _bound_of(columns: Sequence[EngineColumn], given: Any) -> dict[str, Any] | None:
-    """Return a bound as a dict by column, None without one."""
-    row = given if isinstance(given, PartialRow) else PartialRow(columns, given or None)
-    return dict(row) or None
-
-
 # -- tables
 
 
@@ -308,29 +216,57 @@ class TableStatistics:
 
 
 @in_kudu_terms
-class Table(engine_table.Table):
-    """One table: kudu-python's methods, and those of the engine's tables."""
+class Table(RowOperations):
+    """One table; `engine` is the engine's, which has all that kudu-python lacks."""
 
     num_replicas = 1
 
     def __init__(self, table: engine_table.Table, parent: Client) -> None:
-        super().__init__(engine_table.store_of(table))
+        self.engine = table
         self.parent = parent
-        self._id = table.id
+        self.limits = parent.limits
+        self.id = table.id  # also after the table was deleted: `Client.recall_table` takes it
+        self._store = engine_table.store_of(table)
 
-    @property
-    def id(self) -> str:
-        """The table's id, also after it was deleted: `Client.recall_table` takes it."""
-        return self._id
+    def __repr__(self) -> str:
+        return f"<kudulite table {self.name!r} at {self.engine.path}>"
+
+    # `for column in table` would end in an error; see `schema`.
+    __iter__ = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the directory and the name: unpickling opens the table again."""
-        return _opened, (self.path.parent, self.name)
+        return _opened, (self.engine.path.parent, self.name)
+
+    if not TYPE_CHECKING:  # a type checker reports unknown names itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _no_attribute(self, name, engine_table.Table)
 
     @property
-    def schema(self) -> Schema:  # type: ignore[override]
+    def name(self) -> str:
+        """The table's name."""
+        return self.engine.name
+
+    @property
+    def schema(self) -> Schema:
         """The table's columns, key columns first."""
-        return Schema(self._store.newest().schema)
+        return Schema(self.engine.schema)
+
+    @property
+    def owner(self) -> str:
+        """The name of the table's owner, empty if it has none."""
+        return self.engine.owner
+
+    @property
+    def comment(self) -> str:
+        """The table's comment, empty if it has none."""
+        return self.engine.comment
+
+    @property
+    def num_columns(self) -> int:
+        """Number of columns."""
+        return self.engine.num_columns
 
     def __getitem__(self, key: str | int) -> Column:
         """Return a column to compare: `table["host"] == "a"`."""
@@ -338,14 +274,25 @@ class Table(engine_table.Table):
 
     def scanner(self) -> Scanner:
         """Return a scanner to set up, open, and read."""
-        return Scanner(self)
+        return Scanner(self.engine)
 
     def scan_token_builder(self) -> ScanTokenBuilder:
         """Return a builder of scan tokens to set up."""
-        return ScanTokenBuilder(self)
+        return ScanTokenBuilder(self.engine)
 
     def _new_operation(self, operation: Operation, record: Any) -> WriteOperation:
         return OPERATIONS[operation](self, record)
+
+
+def _no_attribute(held: Table | Client, name: str, engine: type) -> AttributeError:
+    """Return the error for a name that is not kudu-python's; one of the engine's is in `engine`."""
+    kind = type(held).__name__
+    if not hasattr(engine, name):
+        return AttributeError(f"{kind!r} object has no attribute {name!r}")
+    word = kind.lower()
+    return AttributeError(
+        f"a {word} of kudu-python has no {name}; use {word}.engine.{name}, of the kudulite.{kind}"
+    )
 
 
 def _opened(root: Path, name: str) -> Table:
@@ -353,10 +300,21 @@ def _opened(root: Path, name: str) -> Table:
 
 
 @in_kudu_terms
-class TableAlterer(engine_alterer.TableAlterer):
+class TableAlterer:
     """Alters one table; made by `Client.new_table_alterer`."""
 
-    _table: Table
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._alterer = engine_alterer.TableAlterer(table.engine)
+
+    def __repr__(self) -> str:
+        return repr(self._alterer)
+
+    def rename(self, table_name: str) -> TableAlterer:
+        """Give the table another name."""
+        alterer = self._alterer
+        alterer.rename(table_name)
+        return self
 
     def add_column(
         self,
@@ -374,10 +332,10 @@ class TableAlterer(engine_alterer.TableAlterer):
             spec.mutable(mutable)
 
         def add(draft: TableDraft) -> TableDraft:
-            self._table.parent.limits.check_columns(len(draft.schema.columns) + 1)
+            self._table.limits.check_columns(len(draft.schema.columns) + 1)
             return draft.add_column(spec.build())
 
-        self._steps.append(add)
+        self._alterer._steps.append(add)
         return spec
 
     def alter_column(self, name: str, rename_to: str | None = None) -> ColumnSpec:
@@ -385,8 +343,13 @@ class TableAlterer(engine_alterer.TableAlterer):
         spec = ColumnSpec(name)
         if rename_to:
             spec.rename(rename_to)
-        self._alter_by(spec)
+        self._alterer._alter_by(spec)
         return spec
+
+    def drop_column(self, name: str) -> TableAlterer:
+        """Drop a column that is not part of the key."""
+        self._alterer.drop_column(name)
+        return self
 
     def add_range_partition(
         self,
@@ -396,14 +359,16 @@ class TableAlterer(engine_alterer.TableAlterer):
         upper_bound_type: str | int = "exclusive",
     ) -> TableAlterer:
         """Add an empty range."""
-        kinds = _bound_type(lower_bound_type), _bound_type(upper_bound_type)
-        super().add_range_partition(self._bound(lower_bound), self._bound(upper_bound), *kinds)
+        kinds = bound_type(lower_bound_type), bound_type(upper_bound_type)
+        self._alterer.add_range_partition(
+            self._bound(lower_bound), self._bound(upper_bound), *kinds
+        )
         return self
 
     def add_custom_range_partition(self, range_partition: Any) -> TableAlterer:
         """Add an empty range that has hash partitions of its own, a RangePartition."""
-        columns = self._table._store.newest().schema.columns
-        super().add_custom_range_partition(_custom_range(range_partition, columns))
+        columns = self._table.engine.schema.columns
+        self._alterer.add_custom_range_partition(custom_range(range_partition, columns))
         return self
 
     def drop_range_partition(
@@ -414,26 +379,28 @@ class TableAlterer(engine_alterer.TableAlterer):
         upper_bound_type: str | int = "exclusive",
     ) -> TableAlterer:
         """Drop the range with exactly these bounds."""
-        kinds = _bound_type(lower_bound_type), _bound_type(upper_bound_type)
-        super().drop_range_partition(self._bound(lower_bound), self._bound(upper_bound), *kinds)
+        kinds = bound_type(lower_bound_type), bound_type(upper_bound_type)
+        self._alterer.drop_range_partition(
+            self._bound(lower_bound), self._bound(upper_bound), *kinds
+        )
         return self
 
     def _bound(self, given: Any) -> dict[str, Any] | None:
-        return _bound_of(self._table._store.newest().schema.columns, given)
+        return bound_of(self._table.engine.schema.columns, given)
 
     def set_owner(self, new_owner: str) -> TableAlterer:
         """Name the table's owner, a text that nothing is enforced by."""
-        super().set_owner(_given_text(new_owner))
+        self._alterer.set_owner(_given_text(new_owner))
         return self
 
     def set_comment(self, new_comment: str) -> TableAlterer:
         """Set the table's comment."""
-        super().set_comment(_given_text(new_comment))
+        self._alterer.set_comment(_given_text(new_comment))
         return self
 
     def alter(self) -> Table:
         """Apply the steps, all or none, and return the table."""
-        return Table(super().alter(), self._table.parent)
+        return Table(self._alterer.alter(), self._table.parent)
 
 
 def _given_text(text: str) -> str:
@@ -443,8 +410,8 @@ def _given_text(text: str) -> str:
 
 
 @in_kudu_terms
-class Client(engine_client.Client):
-    """The tables under one directory; made by `kudu.connect`."""
+class Client:
+    """The tables under one directory; made by `kudu.connect`. `engine` is the engine's client."""
 
     def __init__(
         self,
@@ -452,9 +419,29 @@ class Client(engine_client.Client):
         lock_timeout_seconds: float = 60.0,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        opened = engine_client.connect(root, lock_timeout_seconds=lock_timeout_seconds)
-        super().__init__(opened.root, opened._environment)
+        self.engine = engine_client.connect(root, lock_timeout_seconds=lock_timeout_seconds)
         self.limits = limits
+
+    def __repr__(self) -> str:
+        return repr(self.engine)
+
+    if not TYPE_CHECKING:  # a type checker reports unknown names itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _no_attribute(self, name, engine_client.Client)
+
+    def close(self) -> None:
+        """Flush the memory that rows of this process take; the client stays usable.
+
+        Raises KuduInvalidArgument if a manual session holds rows that it has not flushed.
+        """
+        self.engine.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.engine.__exit__(kind, error, traceback)
 
     @property
     def is_multimaster(self) -> bool:
@@ -465,22 +452,34 @@ class Client(engine_client.Client):
         """Return a new schema builder."""
         return SchemaBuilder()
 
-    def new_session(  # type: ignore[override]
+    def new_session(
         self, flush_mode: str | int = "manual", timeout_ms: float | None = 5000, **options: Any
     ) -> Session:
         """Return a session; the options are `mutation_buffer_sz` and the like of `Session`."""
         return Session(flush_mode, timeout_ms, **options)
 
+    def list_tables(self, match_substring: str | None = None) -> list[str]:
+        """Return the names of the tables, sorted; of those that contain `match_substring`."""
+        return self.engine.list_tables(match_substring)
+
+    def table_exists(self, table_name: str) -> bool:
+        """Whether there is a table of this name."""
+        return self.engine.table_exists(table_name)
+
+    def latest_observed_timestamp(self) -> datetime:
+        """Return a moment that shows all that was written to the tables so far, by anybody."""
+        return self.engine.latest_observed_timestamp()
+
     def table(self, table_name: str) -> Table:
         """Open a table. Raises KuduNotFound."""
         try:
-            return Table(super().table(table_name), self)
+            return Table(self.engine.table(table_name), self)
         except TableNotFoundError as error:
             raise KuduNotFound(
                 f'the table does not exist: table_name: "{table_name}"; {error}'
             ) from error
 
-    def create_table(  # type: ignore[override]
+    def create_table(
         self,
         table_name: str,
         schema: Schema,
@@ -503,7 +502,7 @@ class Client(engine_client.Client):
                 f"illegal replication factor {n_replicas}: replication factor must be odd"
             )
         try:
-            created = super().create_table(
+            created = self.engine.create_table(
                 table_name, schema.engine_schema, partitioning, owner=owner, comment=comment
             )
         except TableExistsError as error:
@@ -513,9 +512,7 @@ class Client(engine_client.Client):
             ) from error
         return Table(created, self)
 
-    def soft_delete_table(  # type: ignore[override]
-        self, table_name: str, reserve_seconds: int | None = None
-    ) -> None:
+    def soft_delete_table(self, table_name: str, reserve_seconds: int | None = None) -> None:
         """Delete a table; for `reserve_seconds`, if above 0, it can be recalled by its id."""
         if not reserve_seconds:
             self.delete_table(table_name)
@@ -524,40 +521,42 @@ class Client(engine_client.Client):
                 f"soft_deleted table {table_name} should not be soft deleted again"
             )
         else:
-            super().soft_delete_table(table_name, reserve_seconds)
+            self.table(table_name)  # which raises KuduNotFound in Kudu's words
+            self.engine.soft_delete_table(table_name, reserve_seconds)
 
-    def delete_table(self, table_name: str, *, if_version: int | None = None) -> None:
+    def delete_table(self, table_name: str) -> None:
         """Delete a table with all its history; a soft-deleted one if there is no other."""
         if not self.table_exists(table_name):
-            for table in super().list_soft_deleted_tables(table_name):
+            for table in self.engine.list_soft_deleted_tables(table_name):
                 if table.name == table_name:
                     self.recall_table(table.id)
                     break
-        super().delete_table(table_name, if_version=if_version)
+        self.table(table_name)  # which raises KuduNotFound in Kudu's words
+        self.engine.delete_table(table_name)
 
-    def list_soft_deleted_tables(  # type: ignore[override]
-        self, match_substring: str | None = None
-    ) -> list[str]:
+    def list_soft_deleted_tables(self, match_substring: str | None = None) -> list[str]:
         """Return the names of the tables that can be recalled, sorted."""
-        return [table.name for table in super().list_soft_deleted_tables(match_substring or "")]
+        return [table.name for table in self.engine.list_soft_deleted_tables(match_substring or "")]
 
     def recall_table(self, table_id: str, new_table_name: str | None = None) -> Table:
         """Bring a soft-deleted table back, under its name or another one."""
-        return Table(super().recall_table(table_id, new_table_name or None), self)
+        return Table(self.engine.recall_table(table_id, new_table_name or None), self)
 
     def get_table_statistics(self, table_name: str) -> TableStatistics:
         """Return size and row count of a table. Raises KuduNotFound."""
-        found = self.table(table_name).statistics
+        found = self.table(table_name).engine.statistics
         return TableStatistics(found.bytes_on_disk, found.live_row_count)
 
     def list_tablet_servers(self) -> list[TabletServer]:
         """Return the one place of all tablets: this directory."""
-        return [TabletServer(self.root)]
+        return [TabletServer(self.engine.root)]
 
     def deserialize_token_into_scanner(self, serialized_token: bytes) -> TokenScanner:
         """Return a scanner of `ScanToken.serialize`'s bytes; only from a process that you trust."""
         return TokenScanner(tokens.ScanToken.from_bytes(serialized_token))
 
-    def new_table_alterer(self, table: engine_table.Table) -> TableAlterer:
+    def new_table_alterer(self, table: Table) -> TableAlterer:
         """Return an alterer of the table."""
-        return TableAlterer(Table(table, self))
+        if not isinstance(table, Table):
+            raise TypeError(f"expected a table of kudulite.kudu, got {table!r}")
+        return TableAlterer(table)

@@ -22,12 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Self, overload
+from typing import Any, Protocol, Self, overload
 
 import pyarrow as pa
 
-from kudulite.client.pandas_frames import frame_of
-from kudulite.client.scan import RowScan
 from kudulite.client.table import Table, store_of
 from kudulite.errors import UsageError
 from kudulite.kudu.cells import choice
@@ -41,6 +39,8 @@ from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import bind_predicates, parse_where
 from kudulite.model.schema import Column as EngineColumn
 from kudulite.model.values import timestamp_from_micros
+from kudulite.reads.pandas_frames import frame_of
+from kudulite.reads.scan import RowScan
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.scan_plan import tightest
 from kudulite.table.snapshot import moment_of
@@ -59,12 +59,20 @@ BATCH_BYTES_DEFAULT = 1 << 20
 RowTuple = tuple[Any, ...]
 
 
+class NamedTable(Protocol):
+    """The part of a table that a column shows; client.py has the class."""
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+
+
 class Column(ColumnExpression):
     """A column of a table, to compare; `spec` is its ColumnSchema, `parent` the table."""
 
     __slots__ = ("parent", "spec")
 
-    def __init__(self, parent: Table, spec: ColumnSchema) -> None:
+    def __init__(self, parent: NamedTable, spec: ColumnSchema) -> None:
         super().__init__(spec.name)
         self.parent = parent
         self.spec = spec

@@ -15,9 +15,9 @@ have is remembered by the Schema and refused by `create_table`, as Kudu's server
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
-from kudulite.client import schema_builder as engine
+from kudulite.client import table_alterer as engine
 from kudulite.kudu.cells import cell_of, choice, literal_of, value_of
 from kudulite.kudu.errors import (
     KuduColumnNotFound,
@@ -25,7 +25,7 @@ from kudulite.kudu.errors import (
     KuduNotSupported,
     in_kudu_terms,
 )
-from kudulite.model.aliases import TypeParameters
+from kudulite.model import new_schema
 from kudulite.model.schema import Column, column_at, encodings_of
 from kudulite.model.schema import PartialRow as EngineRow
 from kudulite.model.schema import Schema as EngineSchema
@@ -316,6 +316,8 @@ class ColumnSpec(engine.ColumnSpec):
 
     def __init__(self, name: str) -> None:
         super().__init__(name, {})
+        self.is_primary_key = False
+        self.is_unique = True
         self._kind: KuduType | None = None
         self._is_array = False
         self.misfit = ""
@@ -332,6 +334,25 @@ class ColumnSpec(engine.ColumnSpec):
             raise TypeError(f"Expected NestedTypeDescriptor, got {type(type_descriptor)}")
         self._is_array = True
         return self.type(type_descriptor.array.element_type)
+
+    def primary_key(self) -> ColumnSpec:
+        """Make the column the whole primary key."""
+        self.is_primary_key = self.is_unique = True
+        self.options["nullable"] = False
+        return self
+
+    def non_unique_primary_key(self) -> ColumnSpec:
+        """Make the column the whole primary key, of which several rows may have the same value.
+
+        The column `auto_incrementing_id` follows it in the key: the engine numbers new rows of each
+        tablet from 1, and an insert leaves it out. The last call of this and `primary_key` counts.
+        """
+        self.primary_key().is_unique = False
+        return self
+
+    def block_size(self, block_size: int) -> ColumnSpec:
+        """Do nothing: pages of base data have one size for all columns."""
+        return self
 
     def default(self, value: Any) -> ColumnSpec:
         """Set the default; the type must be known."""
@@ -405,11 +426,35 @@ class ColumnSpec(engine.ColumnSpec):
                 yield f"{name} is not applicable to {shown} column"
 
 
+class TypeParameters(TypedDict, total=False):
+    """Parameters of a column's type that are given beside it.
+
+    `precision` and `scale` are of decimal, `length` is of varchar.
+    """
+
+    precision: int | None
+    scale: int | None
+    length: int | None
+
+
 @in_kudu_terms
-class SchemaBuilder(engine.SchemaBuilder):
+class SchemaBuilder:
     """Collects columns and the primary key of a new table."""
 
-    _specs: list[ColumnSpec]  # type: ignore[assignment]
+    def __init__(self) -> None:
+        self._specs: list[ColumnSpec] = []
+        self._key_names: list[str] | None = None
+        self._is_unique = True
+
+    def __repr__(self) -> str:
+        columns = ", ".join(map(repr, self._specs))
+        return f"<kudulite schema builder: {columns or 'no columns'}; key {', '.join(self._keys)}>"
+
+    @property
+    def _keys(self) -> list[str]:
+        if self._key_names is not None:
+            return self._key_names
+        return [spec.name for spec in self._specs if spec.is_primary_key]
 
     def add_column(
         self,
@@ -432,7 +477,7 @@ class SchemaBuilder(engine.SchemaBuilder):
         spec.options |= {
             "comment": comment,
             "mutable": mutable,
-            **engine.checked_parameters(parameters),
+            **_checked_parameters(parameters),
         }
         if primary_key:
             spec.primary_key()
@@ -441,7 +486,7 @@ class SchemaBuilder(engine.SchemaBuilder):
         self._specs.append(spec)
         return spec
 
-    def copy_column(self, colschema: ColumnSchema) -> ColumnSpec:  # type: ignore[override]
+    def copy_column(self, colschema: ColumnSchema) -> ColumnSpec:
         """Add a column with the name, type and nullability of another one."""
         spec = column_spec(colschema.name, None, colschema.nullable)
         column_type = colschema.column.type
@@ -455,12 +500,30 @@ class SchemaBuilder(engine.SchemaBuilder):
         self._specs.append(spec)
         return spec
 
-    def build(self) -> Schema:  # type: ignore[override]
+    def set_primary_keys(self, key_names: Sequence[str]) -> SchemaBuilder:
+        """Set the key columns: the first columns of the schema, in their order, and NOT NULL."""
+        self._key_names, self._is_unique = list(key_names), True
+        return self
+
+    def set_non_unique_primary_keys(self, key_names: Sequence[str]) -> SchemaBuilder:
+        """Set the key columns as `set_primary_keys`, of a key that several rows may have.
+
+        See `ColumnSpec.non_unique_primary_key`.
+        """
+        self._key_names, self._is_unique = list(key_names), False
+        return self
+
+    def build(self) -> Schema:
         """Return the schema. Raises KuduInvalidArgument, KuduNotSupported."""
-        for spec in self._specs:
-            spec.build()
+        columns = [spec.build() for spec in self._specs]
         self._check_names()
-        built = super().build()
+        for column in columns:
+            if column.nullable and column.name in self._keys:
+                raise KuduInvalidArgument(f"Nullable key columns are not supported: {column.name}")
+        is_unique = self._is_unique
+        if self._key_names is None:
+            is_unique = all(spec.is_unique for spec in self._specs)
+        built = new_schema.schema(columns, self._keys, is_unique=is_unique)
         return Schema(built, [spec.misfit for spec in self._specs if spec.misfit])
 
     def _check_names(self) -> None:
@@ -490,6 +553,14 @@ class SchemaBuilder(engine.SchemaBuilder):
                 raise KuduInvalidArgument(
                     f"primary key columns must be listed first in the schema: {name}"
                 )
+
+
+def _checked_parameters(given: TypeParameters) -> TypeParameters:
+    """Return parameters of a type. Raises TypeError as Python does for a name that is not known."""
+    for name in given:
+        if name not in TypeParameters.__annotations__:
+            raise TypeError(f"add_column() got an unexpected keyword argument {name!r}")
+    return given
 
 
 def column_spec(

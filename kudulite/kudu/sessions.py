@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from kudulite.client import mutation_buffer, row_operations
 from kudulite.client import session as engine
-from kudulite.client.table import Table
 from kudulite.kudu.cells import cell_of
 from kudulite.kudu.errors import KuduInvalidArgument, in_kudu_terms
 from kudulite.model.encoded_key import encode_key
@@ -87,6 +86,15 @@ DEFAULT_LIMITS = Limits()
 KindOfNumber = TypeVar("KindOfNumber", int, float)
 
 
+class WrittenTable(Protocol):
+    """The part of a table that its operations need; client.py has the class."""
+
+    limits: Limits
+
+    @property
+    def _row_target(self) -> row_operations.RowTarget: ...
+
+
 class _Operation(row_operations.WriteOperation):
     """A write operation whose cells are given as in kudu-python."""
 
@@ -94,9 +102,9 @@ class _Operation(row_operations.WriteOperation):
 
     kind: ClassVar[Operation]
 
-    def __init__(self, table: Table, record: Any = None) -> None:
+    def __init__(self, table: WrittenTable, record: Any = None) -> None:
         super().__init__(table._row_target, self.kind)
-        self._limits: Limits = table.parent.limits  # type: ignore[attr-defined]
+        self._limits = table.limits
         if record:
             for key, value in _cells(record):
                 self[key] = value

@@ -17,12 +17,11 @@ from typing import Self
 
 import pyarrow as pa
 
-from kudulite.client import tokens
-from kudulite.client.client import Client
 from kudulite.kudu.errors import KuduInvalidArgument, in_kudu_terms
 from kudulite.kudu.scanner import RowReader, ScanSettings
 from kudulite.kudu.servers import Tablet, TabletServer
 from kudulite.model.schema import Column
+from kudulite.reads import tokens
 from kudulite.storage.storage import as_path
 
 
@@ -68,7 +67,7 @@ class ScanToken:
         """Return the token as bytes; open them only if a trusted process made them."""
         return self._given().to_bytes()
 
-    def deserialize_into_scanner(self, client: Client, serialized_token: bytes) -> TokenScanner:
+    def deserialize_into_scanner(self, client: object, serialized_token: bytes) -> TokenScanner:
         """Return a scanner of a serialized token; tokens name their table's folder."""
         return TokenScanner(tokens.ScanToken.from_bytes(serialized_token))
 

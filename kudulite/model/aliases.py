@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Protocol, TypedDict
 
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.model.condition import Condition
+from kudulite.model.hybrid_time import Timestamp
 
 
 class ArrowStream(Protocol):
@@ -20,9 +21,17 @@ class ArrowStream(Protocol):
         """Return a PyCapsule with an ArrowArrayStream."""
 
 
+class Stamped(Protocol):
+    """A version of a table or the result of a write, which stands for its moment."""
+
+    @property
+    def timestamp(self) -> Timestamp:
+        """The moment."""
+
+
 # A HybridTime as in `WriteResult.timestamp`, microseconds since 1970, a datetime with a time zone,
-# or ISO 8601 text (UTC where it has no zone).
-Moment = int | str | datetime
+# ISO 8601 text (UTC where it has no zone), "1 hour ago", timedelta(hours=-1), or what is stamped.
+Moment = int | str | datetime | timedelta | Stamped
 # A cell in a form that its column's type takes; None is null.
 Cell = bool | int | float | str | bytes | Decimal | date | datetime | np.generic | None
 # A primary key: its one value, a tuple or list of its values, or a dict by column.
@@ -45,26 +54,16 @@ Row = dict[str, Any]
 Columns = Sequence[str] | str
 # A predicate as a tuple: ("v", ">", 1); operators are = == != < <= > >= in, not in.
 Comparison = tuple[str, str, Any]
-# Conditions that rows must meet: SQL text, predicates joined by & | ~, or tuples. All of a sequence
-# must hold; of a list of lists of tuples, all of at least one list.
+# Conditions that rows must meet: SQL text, text with the values of its `?`, predicates joined by
+# & | ~, or tuples. All of a sequence must hold; of a list of lists of tuples, all of at least one.
 Where = (
     str
     | Condition
     | Comparison
+    | tuple[str, list[Any]]
     | Sequence[str | Condition | Comparison]
     | Sequence[list[Comparison]]
 )
-
-
-class TypeParameters(TypedDict, total=False):
-    """Parameters of a column's type that are given beside it, as in kudu-python.
-
-    `precision` and `scale` are of decimal, `length` is of varchar.
-    """
-
-    precision: int | None
-    scale: int | None
-    length: int | None
 
 
 class WriteOptions(TypedDict, total=False):

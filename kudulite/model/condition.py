@@ -3,6 +3,7 @@
     table["host"] == "a"              Predicate    one column compared with a constant
     (table["v"] > 3) & ~(…)           And, Or      of conditions, by &, | and ~
     "host = 'a' OR v != 1"            Text         SQL, parsed as soon as the schema is known
+    ("host = ? OR v != ?", ["a", 1])               the same with values in the place of each ?
     ("host", "=", "a")                             a predicate as a tuple
     [("host", "=", "a"), …]                        a sequence: all must hold
     [[("host", "=", "a")], [("v", ">", 3)]]        a list of lists: all of at least one list
@@ -25,6 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from kudulite.errors import OptionError, UsageError
+from kudulite.model.expression import Arithmetic
 from kudulite.model.types import value_text
 
 OPERATORS = (
@@ -49,8 +51,8 @@ _NULL_TESTS = {"=": "is_null", "!=": "is_not_null"}
 
 _PARENTHESES = "put each comparison in parentheses: (table['a'] > 1) & (table['b'] == 2)"
 _FORMS = (
-    "give text as in \"city = 'Rome' OR v > 1\", predicates as in table['city'] == 'Rome', or"
-    " tuples as in ('city', '=', 'Rome')"
+    "give text as in \"city = 'Rome' OR v > 1\", text with values as in ('city = ?', ['Rome']),"
+    " predicates as in table['city'] == 'Rome', or tuples as in ('city', '=', 'Rome')"
 )
 
 
@@ -178,9 +180,10 @@ class Or(Junction):
 
 @dataclass(frozen=True)
 class Text(Condition):
-    """SQL text; `parse_where` replaces it by what it says."""
+    """SQL text, with a value for each `?`; `parse_where` replaces it by what it says."""
 
     text: str
+    parameters: tuple[Any, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -201,7 +204,7 @@ def conditions_of(where: Any) -> tuple[Condition, ...]:
     """
     if isinstance(where, And):
         return where.parts
-    if isinstance(where, str | Condition) or _is_comparison(where):
+    if isinstance(where, str | Condition) or _is_comparison(where) or _has_parameters(where):
         return (_condition(where),)
     if isinstance(where, bytes | Mapping):
         raise _refused(where)
@@ -229,9 +232,18 @@ def _is_comparison(value: Any) -> bool:
     return value[1] in _OF_TUPLES or value[0].isidentifier()
 
 
+def _has_parameters(value: Any) -> bool:
+    """Return whether this is a text and the values of its parameters."""
+    if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[0], str):
+        return False
+    return isinstance(value[1], list) or (isinstance(value[1], tuple) and "?" in value[0])
+
+
 def _condition(value: Any) -> Condition:
     if isinstance(value, Condition):
         return value
+    if _has_parameters(value):
+        return Text(value[0], tuple(value[1]))
     if isinstance(value, str):
         return Text(value)
     if not _is_comparison(value):
@@ -255,10 +267,11 @@ def _compared(column: str, op: str, value: Any) -> Predicate:
     return Predicate(column, op, value)
 
 
-class ColumnExpression:
+class ColumnExpression(Arithmetic):
     """A column to compare: `==`, `!=`, `<`, `<=`, `>`, `>=` and the methods return a Predicate.
 
-    `== None` means IS NULL, `!= None` means IS NOT NULL.
+    `== None` means IS NULL, `!= None` means IS NOT NULL. `+`, `-`, `*`, `/` and `%` return a value
+    to set, which each row computes.
     """
 
     __slots__ = ("name",)
@@ -271,6 +284,11 @@ class ColumnExpression:
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    @property
+    def sql(self) -> str:
+        """The column's name, quoted."""
+        return f"`{self.name.replace('`', '``')}`"
 
     def _value(self, value: Any) -> Any:
         """Return what the column is compared with; a subclass may convert what was given."""

@@ -19,10 +19,11 @@ time zone to a Python source.)
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sqlglot import TokenType, exp
@@ -31,12 +32,13 @@ from sqlglot.errors import SqlglotError
 
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
 from kudulite.model.condition import And, Condition, Or, Predicate
+from kudulite.model.expression import literal_sql
 from kudulite.model.schema import Column, Schema
 
 # The value of a literal.
 Literal = bool | int | float | Decimal | str | bytes | date
 
-_SPARK = Dialect.get_or_raise("spark")
+SPARK = Dialect.get_or_raise("spark")
 
 ALLOWED = (
     "possible, joined by AND, OR and NOT: column = != <=> < <= > >= literal, BETWEEN, IN (…),"
@@ -60,19 +62,22 @@ _FLOAT_CASTS = {"FLOAT", "DOUBLE"}
 _ZONE_NAME = re.compile(r"(.*\d)\s+([A-Za-z][\w+\-/]*)|(.*\d)(Z)")
 
 
-def parse_condition(text: str, schema: Schema) -> Condition:
+def parse_condition(text: str, schema: Schema, parameters: Sequence[Any] = ()) -> Condition:
     """Return the condition that `text` means, for a table of this schema.
+
+    Each `?` in it stands for one of the parameters, in their order.
 
     OptionError quotes the part that is not possible; ColumnNotFoundError lists the columns, and
     SchemaError says that a name is ambiguous.
     """
     try:
-        statements = _SPARK.parse_into(exp.Condition, _joined_quotes(text))
+        filled = _filled(text, parameters)
+        statements = SPARK.parse_into(exp.Condition, joined_quotes(filled))
         if len(statements) == 1 and statements[0] is not None:
             return _Translator(schema).condition(cast(exp.Expression, statements[0]))
     except SqlglotError as error:
         raise OptionError(
-            f"condition {text!r} is not SQL: {_plain_message(error)}; {ALLOWED}"
+            f"condition {text!r} is not SQL: {plain_message(error)}; {ALLOWED}"
         ) from error
     except InvalidOperation as error:  # sqlglot reads some numbers itself
         raise OptionError(
@@ -83,7 +88,20 @@ def parse_condition(text: str, schema: Schema) -> Condition:
     raise OptionError(f"condition {text!r} is not one condition; {ALLOWED}")
 
 
-def _plain_message(error: SqlglotError) -> str:
+def _filled(text: str, parameters: Sequence[Any]) -> str:
+    """Write each parameter in the place of its `?`. Raises OptionError for another number."""
+    places = [each for each in SPARK.tokenize(text) if each.token_type == TokenType.PLACEHOLDER]
+    if len(places) != len(parameters):
+        raise OptionError(
+            f"condition {text!r} has {len(places)} parameters ?, and {len(parameters)} values were"
+            ' given; give both as in where=("city = ? AND v > ?", ["Rome", 5])'
+        )
+    for place, value in zip(reversed(places), reversed(parameters), strict=True):
+        text = text[: place.start] + literal_sql(value) + text[place.end + 1 :]
+    return text
+
+
+def plain_message(error: SqlglotError) -> str:
     """Return the error and its column, without the terminal colours of sqlglot's message."""
     details = getattr(error, "errors", None)
     if not details:
@@ -93,9 +111,9 @@ def _plain_message(error: SqlglotError) -> str:
     return f"{found} at column {details[0]['col']}"
 
 
-def _joined_quotes(text: str) -> str:
+def joined_quotes(text: str) -> str:
     """Write `'it''s'` as `'it\\'s'`: one literal to Spark, two neighbours to sqlglot."""
-    tokens = _SPARK.tokenize(text)
+    tokens = SPARK.tokenize(text)
     for left, right in reversed(list(pairwise(tokens))):
         is_pair = left.token_type == right.token_type == TokenType.STRING
         if is_pair and right.start == left.end + 1 and text[left.end] == "'" == text[right.start]:
@@ -103,7 +121,8 @@ def _joined_quotes(text: str) -> str:
     return text
 
 
-def _bare(node: exp.Expression) -> exp.Expression:
+def bare(node: exp.Expression) -> exp.Expression:
+    """Return what the parentheses around it hold."""
     while isinstance(node, exp.Paren):
         node = node.this
     return node
@@ -113,6 +132,27 @@ def _refusal(node: exp.Expression, why: str = "is not supported") -> OptionError
     return OptionError(f"condition: {node.sql(dialect='spark')!r} {why}; {ALLOWED}")
 
 
+def find_column(name: str, schema: Schema, what: str, part: exp.Expression) -> Column:
+    """Return the column of a name in any case, which `part` of a condition or expression has.
+
+    Raises SchemaError where it is ambiguous, ColumnNotFoundError.
+    """
+    if name in schema.names:
+        return schema.column(name)
+    alike = [each for each in schema.names if each.lower() == name.lower()]
+    if len(alike) == 1:
+        return schema.column(alike[0])
+    if alike:
+        raise SchemaError(
+            f"{what}: column {name!r} is ambiguous: it may be {' or '.join(map(repr, alike))};"
+            " write one of these names exactly"
+        )
+    raise ColumnNotFoundError(
+        f"{what}: no column {name!r} in {part.sql(dialect='spark')!r}; columns:"
+        f" {', '.join(schema.names)}"
+    )
+
+
 class _Translator:
     """Turns syntax trees into conditions on the columns of one schema."""
 
@@ -120,7 +160,7 @@ class _Translator:
         self._schema = schema
 
     def condition(self, node: exp.Expression) -> Condition:
-        node = _bare(node)
+        node = bare(node)
         if any(found and name not in _KNOWN_ARGUMENTS for name, found in node.args.items()):
             raise _refusal(node)
         # Depending on its version, sqlglot marks a test as negated or puts NOT around it.
@@ -155,7 +195,7 @@ class _Translator:
         column = self._column(left, node)
         if not isinstance(node, exp.NullSafeEQ):
             return Predicate(column.name, operator, self._literal(right, column, node))
-        if isinstance(_bare(right), exp.Null):
+        if isinstance(bare(right), exp.Null):
             return Predicate(column.name, "is_null")
         equal = Predicate(column.name, "=", self._literal(right, column, node))
         # It is false, not unknown, where the cell is NULL; NOT makes a difference of that.
@@ -165,7 +205,7 @@ class _Translator:
         column = self._column(node.this, node)
         # A NULL in the list makes the test unknown where it would be false.
         values = tuple(
-            None if isinstance(_bare(item), exp.Null) else self._literal(item, column, node)
+            None if isinstance(bare(item), exp.Null) else self._literal(item, column, node)
             for item in node.expressions
         )
         return Predicate(column.name, "in", values)
@@ -184,41 +224,27 @@ class _Translator:
         return Predicate(column.name, "starts_with" if matched.group(2) else "=", prefix)
 
     def _column(self, node: exp.Expression, part: exp.Expression) -> Column:
-        node = _bare(node)
+        node = bare(node)
         if not isinstance(node, exp.Column) or node.table:
             raise _refusal(part)
-        names = self._schema.names
-        if node.name in names:
-            return self._schema.column(node.name)
-        alike = [name for name in names if name.lower() == node.name.lower()]
-        if len(alike) == 1:
-            return self._schema.column(alike[0])
-        if alike:
-            raise SchemaError(
-                f"condition: column {node.name!r} is ambiguous: it may be"
-                f" {' or '.join(map(repr, alike))}; write one of these names exactly"
-            )
-        raise ColumnNotFoundError(
-            f"condition: no column {node.name!r} in {part.sql(dialect='spark')!r}; columns:"
-            f" {', '.join(names)}"
-        )
+        return find_column(node.name, self._schema, "condition", part)
 
     def _literal(self, node: exp.Expression, column: Column, part: exp.Expression) -> Literal:
-        if isinstance(_bare(node), exp.Null):
+        if isinstance(bare(node), exp.Null):
             raise _refusal(part, "is never true; use IS NULL")
         try:
-            return _fitted(_literal_value(node), column)
+            return _fitted(literal_value(node), column)
         except (TypeError, ValueError, OverflowError, ZoneInfoNotFoundError) as error:
             why = f"cannot be used on column {column.name!r} of type {column.type}: {error}"
             raise _refusal(part, why) from error
 
 
-def _literal_value(node: exp.Expression) -> Literal:
+def literal_value(node: exp.Expression) -> Literal:
     """Return the Python value of a literal; TypeError for any other expression."""
     if isinstance(node, exp.Paren):
-        return _literal_value(node.this)
+        return literal_value(node.this)
     if isinstance(node, exp.Neg):
-        value = _literal_value(node.this)
+        value = literal_value(node.this)
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
             raise TypeError("only a number has a negative")
         return -value

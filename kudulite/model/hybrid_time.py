@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -43,6 +44,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _NUMBER_TEXT = re.compile(r"-?[0-9]{1,40}")
 # The end of a text with a logical part. An offset, as in +01:00, has a time before it and no zone.
 _LOGICAL_TEXT = re.compile(r"(.*(?:[Zz]|[+-]\d\d:?\d\d))\+(\d{1,4})")
+_AGO = re.compile(r"(\d{1,9})\s+(second|minute|hour|day|week)s?\s+ago", re.IGNORECASE)
 
 
 class Clock:
@@ -92,7 +94,7 @@ class Timestamp(int):
 
     @staticmethod
     def array(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-        """Return a column of HybridTimes, as `_commit_timestamp`, as timestamp[us, UTC].
+        """Return a column of HybridTimes, as `_commit_version`, as timestamp[us, UTC].
 
         The logical part is left out. The result is chunked if the column is.
         """
@@ -154,13 +156,16 @@ def parse_timestamp(value: object) -> int:
 
     Accepts a datetime with a time zone, ISO 8601 text (UTC where no zone is given), and an integer
     (or its text): a HybridTime as in `WriteResult.timestamp`, or microseconds since 1970 when below
-    2**52. Also takes a `Timestamp`, and the text that it prints as. A datetime without a zone is
-    refused, because most programs mean local time by it.
+    2**52. Also takes a `Timestamp`, and the text that it prints as. `timedelta(hours=-1)` and the
+    text "1 hour ago" are that long before now, by the clock of this machine. A datetime without a
+    zone is refused, because most programs mean local time by it.
     """
     if isinstance(value, str):
         text = value.strip()
         if _NUMBER_TEXT.fullmatch(text):
             return _from_integer(int(text))
+        if (ago := _AGO.fullmatch(text)) is not None:
+            return _before_now(value, {f"{ago[2]}s".lower(): int(ago[1])})
         found = _LOGICAL_TEXT.fullmatch(text)
         try:
             if found is not None and int(found[2]) <= LOGICAL_MASK:
@@ -169,7 +174,7 @@ def parse_timestamp(value: object) -> int:
         except ValueError as error:
             raise TimestampError(
                 f"{value!r} is not a moment; give ISO 8601 as in 2026-11-21T10:00:00Z,"
-                " microseconds since 1970, or a HybridTime"
+                " '1 hour ago', microseconds since 1970, or a HybridTime"
             ) from error
         return _from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     if isinstance(value, Timestamp):
@@ -180,6 +185,8 @@ def parse_timestamp(value: object) -> int:
         if value.utcoffset() is None:
             raise TimestampError(f"{value!r} is not a moment: {NAIVE_DATETIME}")
         return _from_datetime(value)
+    if isinstance(value, timedelta):
+        return _before_now(value, {"microseconds": -(value // _MICROSECOND)})
     if isinstance(value, date):
         raise TimestampError(
             f"{value!r} is a day, not a moment; give the moment in the day that you mean, as in"
@@ -188,6 +195,16 @@ def parse_timestamp(value: object) -> int:
     raise TimestampError(
         f"{value!r} is not a moment; give a datetime, an ISO 8601 text, or a HybridTime integer"
     )
+
+
+def _before_now(given: object, duration: Mapping[str, int]) -> int:
+    """Return the moment that is so long ago. Raises TimestampError for one that is ahead."""
+    if min(duration.values()) < 0:
+        raise TimestampError(f"{given!r} is ahead of the clock; timedelta(hours=-1) is an hour ago")
+    try:
+        return _from_datetime(datetime.now(UTC) - timedelta(**duration))
+    except OverflowError as error:
+        raise TimestampError(f"{given!r} is before 1970") from error
 
 
 def misread_number(value: object) -> str:

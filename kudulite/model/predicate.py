@@ -229,7 +229,10 @@ def parsed(conditions: tuple[Condition, ...], schema: Schema) -> tuple[Condition
     from kudulite.model.condition_text import parse_condition
 
     return And(
-        tuple(parse_condition(c.text, schema) if isinstance(c, Text) else c for c in conditions)
+        tuple(
+            parse_condition(c.text, schema, c.parameters) if isinstance(c, Text) else c
+            for c in conditions
+        )
     ).parts
 
 

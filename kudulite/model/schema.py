@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from kudulite.errors import ColumnNotFoundError, CorruptionError, NotSupportedError, SchemaError
 from kudulite.model.encoded_key import KeyEncoder, key_width
-from kudulite.model.types import ColumnType, is_unicode, parse_type, type_from_arrow
+from kudulite.model.types import ColumnType, is_unicode, parse_type
 from kudulite.model.values import canonical_value, value_from_json, value_to_json
 from kudulite.shown.html import html_table
 
@@ -204,13 +204,13 @@ def _check_not_reserved(name: str) -> None:
     if name.lower() == AUTO_INCREMENTING_ID:
         raise SchemaError(
             f"can't add a column with reserved name: {name}; {AUTO_INCREMENTING_ID} is a reserved"
-            " column name: the builder's non_unique_primary_key adds it"
+            " column name: a primary key that is not unique adds it"
         )
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table, key columns first. Build new ones with `Schema.build`."""
+    """The columns of a table, key columns first. `schema` (new_schema.py) makes new ones."""
 
     columns: tuple[Column, ...]
     key_count: int
@@ -236,7 +236,7 @@ class Schema:
             if not column.mutable:
                 raise SchemaError(
                     f"column {column.name!r}: a key column never changes, so it cannot be made"
-                    " immutable; leave mutable(False) out"
+                    " immutable; leave mutable=False out"
                 )
         numbered = [column for column in self.columns if column.auto_incrementing]
         last = self.key_columns[-1]
@@ -530,25 +530,6 @@ def _check_unique(what: str, values: Sequence[Any]) -> None:
     repeated = {value for value in values if values.count(value) > 1}
     if repeated:
         raise SchemaError(f"{what} {sorted(repeated)[0]!r} is given more than once")
-
-
-def schema_from_arrow(
-    arrow_schema: pa.Schema, primary_key: Sequence[str], table: str = ""
-) -> Schema:
-    """Return the schema of a new table for data of `arrow_schema`.
-
-    Key columns move to the front in the order given and become NOT NULL; order and nullability of
-    the others stay. SchemaError names `table` and the field that cannot be a column."""
-    columns = []
-    for item in arrow_schema:
-        try:
-            column_type = type_from_arrow(item.type)
-        except SchemaError as error:
-            where = f"table {table!r}, " if table else ""
-            raise SchemaError(f"{where}column {item.name!r}: {error}") from error
-        nullable = item.nullable and item.name not in primary_key
-        columns.append(Column(NEW_COLUMN_ID, item.name, column_type, nullable=nullable))
-    return Schema.build(columns, primary_key)
 
 
 def column_at(columns: Sequence[Column], key: str | int) -> Column:

@@ -32,6 +32,7 @@ from kudulite.model.hybrid_time import (
     LOGICAL_BITS,
     LOGICAL_MASK,
     TIMESTAMP_MAX,
+    Timestamp,
     format_timestamp,
     misread_number,
     parse_timestamp,
@@ -85,7 +86,13 @@ def check_readable(store: TableStore, manifest: Manifest, timestamp: int, given:
 
 
 def moment_of(store: TableStore, manifest: Manifest, given: Any) -> int:
-    """Return the HybridTime of a moment. Raises TimestampError, also for the name of a tag."""
+    """Return the HybridTime of a moment, of a version, or of the result of a write.
+
+    Raises TimestampError, also for the name of a tag.
+    """
+    stamp = getattr(given, "timestamp", None)
+    if isinstance(stamp, Timestamp):
+        return stamp
     try:
         return parse_timestamp(given)
     except TimestampError as error:

@@ -1,11 +1,10 @@
-"""The tables of a directory: which names they may have, and the list of them.
-
-    table_folder    the folder of a table, by its name
-    list_tables     the names of the tables, and what is known to be wrong with some of them
+"""The tables of a directory: the list of their names, and what is known to be wrong with some.
 
 A folder that has lost its manifest was a table, and so is listed, with an error that says what is
 missing. So is a folder that one has no right to list, since it may be a table. Whatever else lies
 in the directory is left out.
+
+It stands alone because `Client` and the command line both need it, and neither imports the other.
 
 **Threads**: any; another process may create, rename or delete a table meanwhile.
 """
@@ -18,31 +17,12 @@ from pathlib import Path
 
 from kudulite.chain.folder import check_has_no_lost_table, is_refused
 from kudulite.errors import CorruptionError, SchemaError, StorageError
-from kudulite.model.types import is_unicode
 from kudulite.table.environment import Environment
+from kudulite.table.table_names import table_folder
 from kudulite.table.table_store import TableStore
 
-NAME_BYTES_MAX = 200
 # The folder that fsck makes at the top of a file system, for root alone.
 _OF_THE_SYSTEM = "lost+found"
-
-
-def table_folder(root: Path, name: str) -> Path:
-    """Return the folder of a table. Raises SchemaError for a name that no table can have."""
-    if (
-        not isinstance(name, str)
-        or not name
-        or name.startswith(".")
-        or "/" in name
-        or "\0" in name
-        or not is_unicode(name)
-        or len(name.encode()) > NAME_BYTES_MAX
-    ):
-        raise SchemaError(
-            f"table name {name!r}: a name has 1 to {NAME_BYTES_MAX} bytes of UTF-8, no '/', and"
-            " does not begin with a dot"
-        )
-    return root / name
 
 
 def list_tables(

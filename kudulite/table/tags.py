@@ -96,6 +96,8 @@ def moment_or_version(store: TableStore, moment: Any, version: int | None) -> An
     Raises OptionError where both are given, NotFoundError for a version that is not listed, and
     TimestampError where the time of the version is not known.
     """
+    if isinstance(moment, TableVersion) and moment.version is not None and version is None:
+        moment, version = None, moment.version
     if version is None:
         return moment
     if moment is not None:

@@ -7,17 +7,22 @@ any number of threads may read the blocks of a tablet. Memory is bounded by the 
 except some. A reader that reads base files directly needs the changed rows from here, because base
 data does not show their state at the snapshot.
 
-A diff scan returns the changes within a window of time, one row per key:
+A diff scan returns the changes within a window of time, one of each key:
 
     rowset ─ changed rows, by key ─┐
-    rowset ─ changed rows, by key ─┼─ windows of keys ─ one row a key ─ type, filter ─ batches
+    rowset ─ changed rows, by key ─┼─ windows of keys ─ one change a key ─ filter ─ batches
     rowset ─ changed rows, by key ─┘
 
     live at start   live at end
          no             yes        insert
-         yes            yes        update, also to the same values, or by a delete and an insert
+         yes            yes        update_postimage: the row at `end`, also with the same values, or
+                                   after a delete and an insert; with both images, the row before
+                                   it is its update_preimage: the row at `start`
          yes            no         delete: the row as it was at `start`
          no             no         nothing: a row inserted and deleted inside the window is omitted
+
+The words are those of Delta Lake and of Spark's clause CHANGES. `_commit_version` is the HybridTime
+of the newest change, which a read at a moment takes back, and `_commit_timestamp` its wall time.
 
 A key may have rows in several rowsets. All of them fall into the same window, so they are compared
 together, wherever the key is live at the start or the end. Memory is bounded by a block of each
@@ -47,7 +52,7 @@ from kudulite.basefile.page_range import PAGE_ROWS
 from kudulite.delta.delta_applier import difference
 from kudulite.delta.scatter import select
 from kudulite.errors import UsageError
-from kudulite.model.hybrid_time import TIMESTAMP_MAX
+from kudulite.model.hybrid_time import TIMESTAMP_MAX, Timestamp
 from kudulite.model.predicate import bind_predicates
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
@@ -73,12 +78,14 @@ from kudulite.rowset.rowset_diff import (
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
 from kudulite.storage.json_form import JsonForm
 from kudulite.storage.storage import Storage
+from kudulite.tablet.operation import UPDATE_POSTIMAGE, UPDATE_PREIMAGE
 from kudulite.tablet.tablet import Tablet
 
-CHANGE_TYPE, COMMIT_TIMESTAMP, BEFORE = "_change_type", "_commit_timestamp", "_before"
-CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_TIMESTAMP, BEFORE)
-CHANGE_TYPES = ("insert", "update", "delete")
-INSERT, UPDATE, DELETE = range(3)
+CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
+COMMIT_TIMESTAMP = "_commit_timestamp"
+CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
+INSERT, PREIMAGE, POSTIMAGE, DELETE = range(4)
+CHANGE_TYPES = ("insert", UPDATE_PREIMAGE, UPDATE_POSTIMAGE, "delete")
 # The first block of a rowset in a scan with a limit, and how much larger the next ones are.
 _FIRST_ROWS, _ROWS_FACTOR = 1024, 4
 
@@ -308,14 +315,18 @@ def _complete_cells(
 def diff_schema(spec: DiffSpec) -> pa.Schema:
     """Return the Arrow schema of a diff scan: the projection, then the columns of the change."""
     fields = list(spec.schema.result_schema(spec.names))
-    added = [
-        pa.field(CHANGE_TYPE, pa.string(), nullable=False),
-        pa.field(COMMIT_TIMESTAMP, pa.uint64(), nullable=False),
-    ]
-    if spec.with_before:
-        inner = [field.with_nullable(True) for field in fields]
-        added.append(pa.field(BEFORE, pa.struct(inner)))
-    return pa.schema([*fields, *added])
+    return pa.schema([*fields, *change_fields(nullable=False)])
+
+
+def change_fields(nullable: bool) -> list[pa.Field]:
+    """Return the fields of the columns that changes, and versions of a row, have themselves."""
+    types = (pa.string(), pa.uint64(), pa.timestamp("us", "UTC"))
+    return [pa.field(*field, nullable) for field in zip(CHANGE_COLUMNS, types, strict=True)]
+
+
+def change_columns(types: pa.Array, versions: pa.Array) -> list[pa.Array]:
+    """Return the columns of `change_fields`: of places in CHANGE_TYPES, and of HybridTimes."""
+    return [pa.array(CHANGE_TYPES).take(types), versions, Timestamp.array(versions)]
 
 
 @dataclass(frozen=True)
@@ -329,7 +340,7 @@ class DiffRead:
     def run(self) -> pa.RecordBatch | None:
         """Return the changes, a batch of `diff_schema`, or None if there are none."""
         rows = self.rows()
-        batch = None if rows is None else _one_row_per_key(rows, self.spec)
+        batch = None if rows is None else _changes_of_keys(rows, self.spec)
         return batch if batch is not None and batch.num_rows else None
 
 
@@ -353,8 +364,11 @@ def diff_reads(
         yield DiffRead(partial(in_order, parts), spec, _row_count(parts) < CUT_ROWS_MAX)
 
 
-def _one_row_per_key(rows: ScannedRows, spec: DiffSpec) -> pa.RecordBatch:
-    """Join the rows of each key in a window of ascending keys into one change."""
+def _changes_of_keys(rows: ScannedRows, spec: DiffSpec) -> pa.RecordBatch:
+    """Join the rows of each key in a window of ascending keys into one change.
+
+    With both images an update is two rows, of which the first is the preimage.
+    """
     assert rows.keys is not None
     batch = rows.batch
     was_live = batch.column(LIVE_START).to_numpy(zero_copy_only=False)
@@ -371,18 +385,22 @@ def _one_row_per_key(rows: ScannedRows, spec: DiffSpec) -> pa.RecordBatch:
         kept &= _matches(batch, spec, after_at, before_at, was_live)
     before_at, after_at = before_at[kept], after_at[kept]
     was_live, is_live = was_live[kept], is_live[kept]
-    types = np.where(was_live, np.where(is_live, UPDATE, DELETE), INSERT)
-    count = len(spec.names)
-    places = _image_places(spec)
-    arrays = [_rows_at(batch.column(IMAGE_START + places[name]), after_at) for name in spec.names]
-    arrays += [pa.array(CHANGE_TYPES).take(pa.array(types)), pa.array(stamps[kept])]
-    schema = diff_schema(spec)
-    if spec.with_before:
-        first = IMAGE_START + len(spec.image_columns)
-        inner = [_rows_at(batch.column(first + places[name]), before_at) for name in spec.names]
-        fields = list(schema.field(count + 2).type)
-        arrays.append(_struct(inner, fields, was_live))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    types = np.where(was_live, np.where(is_live, POSTIMAGE, DELETE), INSERT)
+    places, image_count = _image_places(spec), len(spec.image_columns)
+    images = [batch.column(IMAGE_START + places[name]) for name in spec.names]
+    stamps = stamps[kept]
+    if spec.with_before and (updates := np.flatnonzero(types == POSTIMAGE)).size:
+        first = IMAGE_START + image_count
+        olds = [batch.column(first + places[name]) for name in spec.names]
+        pairs = [pa.concat_arrays(pair) for pair in zip(images, olds, strict=True)]
+        at = np.insert(after_at, updates, batch.num_rows + before_at[updates])
+        arrays = [pair.take(pa.array(at)) for pair in pairs]
+        types = np.insert(types, updates, PREIMAGE)
+        stamps = np.insert(stamps, updates, stamps[updates])
+    else:
+        arrays = [_rows_at(image, after_at) for image in images]
+    arrays += change_columns(pa.array(types), pa.array(stamps))
+    return pa.RecordBatch.from_arrays(arrays, schema=diff_schema(spec))
 
 
 def _rows_at(array: pa.Array, at: np.ndarray) -> pa.Array:
@@ -434,29 +452,22 @@ def _matches(
     return is_match
 
 
-def _struct(arrays: list[pa.Array], fields: list[pa.Field], is_there: np.ndarray) -> pa.Array:
-    """Return a struct array, null where `is_there` is false; there may be no fields."""
-    if fields:
-        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~is_there))
-    values: list[dict[str, object] | None] = [{} if there else None for there in is_there.tolist()]
-    return pa.array(values, pa.struct([]))
-
-
 @dataclass(frozen=True)
 class KeyVersion:
     """One row version, current from `timestamp` on; None: since before the requested start.
 
-    `cells` has an array of one value for each column; for a delete, the values of the deleted row.
+    `change_type` is a place in CHANGE_TYPES. `cells` has an array of one value for each column; for
+    a delete, the values of the deleted row.
     """
 
     timestamp: int | None
-    change_type: str | None
+    change_type: int | None
     cells: list[pa.Array]
 
     @property
     def is_delete(self) -> bool:
         """Whether this version is a delete."""
-        return self.change_type == CHANGE_TYPES[DELETE]
+        return self.change_type == DELETE
 
 
 def key_history(
@@ -479,17 +490,14 @@ def key_history(
             continue
         before = holders[number - 1]
         if holder is not None:
-            shown.append((at, INSERT if before is None else UPDATE, holder, at))
+            shown.append((at, INSERT if before is None else POSTIMAGE, holder, at))
         elif before is not None:
             shown.append((at, DELETE, before, timestamps[number - 1]))
     images = {
         row: row.images(schema.columns, sorted({at for _, _, other, at in shown if other is row}))
         for row in dict.fromkeys(row for _, _, row, _ in shown)
     }
-    return [
-        KeyVersion(stamp, None if kind is None else CHANGE_TYPES[kind], images[row][at])
-        for stamp, kind, row, at in shown
-    ]
+    return [KeyVersion(stamp, kind, images[row][at]) for stamp, kind, row, at in shown]
 
 
 def _timestamps(rows: Sequence[OneRow], start: int, column_ids: Collection[int]) -> list[int]:

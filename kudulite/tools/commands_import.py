@@ -32,7 +32,7 @@ from kudulite.model.schema import AUTO_INCREMENTING_ID
 from kudulite.shown.progress import byte_text
 from kudulite.storage.storage_error import arrow_errors
 from kudulite.table.present import listing
-from kudulite.table.table_list import table_folder
+from kudulite.table.table_names import table_folder
 from kudulite.table.table_store import TableStore
 from kudulite.tools.addresses import address_of, connect, environment_of
 from kudulite.tools.choice import Choice

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 import kudulite
-from kudulite.errors import NotFoundError
+from kudulite.errors import NotFoundError, OptionError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.shown.progress import Progress, byte_text
 from kudulite.table.present import read_tablets
@@ -261,14 +261,16 @@ def changes(
     start: Annotated[str, typer.Argument(help="A moment: ISO 8601 or a HybridTime; not included.")],
     end: Annotated[str | None, typer.Argument(help="A moment, included; now by default.")] = None,
     columns: ColumnNames = None,
-    before: Annotated[bool, typer.Option(help="Also the row before, as `_before`.")] = False,
+    images: Annotated[str, typer.Option(help="after, or both: also the rows before.")] = "after",
+    before: Annotated[bool, typer.Option("--before", hidden=True)] = False,
     row_format: Format = RowFormat.TABLE,
     output: OutputFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what changed in a table between two moments, one row per key."""
+    """Print what changed in a table between two moments, one change of each key."""
+    if before:
+        raise OptionError("--before is --images both now: the row before is a row of its own")
     table = open_table(path)
-    images = "both" if before else "after"
     found = table.changes(start, end, columns=names_of(columns), images=images)
     form = RowFormat.JSON if as_json else row_format
     write_rows(found.to_reader(), form, output, f"changes of table {table.name!r}")

@@ -416,35 +416,42 @@ def _add_hash(
 
 def _schema_of(form: Mapping[str, Any]) -> Schema:
     """Return the schema of a definition; a key that is not unique names its last column, too."""
-    builder, key = kudulite.schema_builder(), list(form["key_column_names"])
+    key = list(form["key_column_names"])
     is_unique = AUTO_INCREMENTING_ID not in key
-    for each in form["columns"]:
-        if is_unique or each["column_name"] != AUTO_INCREMENTING_ID:
-            _add_column(builder, each)
-    if is_unique:
-        return builder.set_primary_keys(key).build()
-    key.remove(AUTO_INCREMENTING_ID)
-    return builder.set_non_unique_primary_keys(key).build()
+    if not is_unique:
+        key.remove(AUTO_INCREMENTING_ID)
+    columns = [
+        _column_of(each)
+        for each in form["columns"]
+        if is_unique or each["column_name"] != AUTO_INCREMENTING_ID
+    ]
+    return kudulite.schema(columns, key, is_unique=is_unique)
 
 
-def _add_column(builder: kudulite.SchemaBuilder, form: Mapping[str, Any]) -> None:
+def _column_of(form: Mapping[str, Any]) -> Column:
     names = {text: name for name, text in (ENCODINGS | COMPRESSIONS).items()}
-    spec = builder.add_column(form["column_name"], nullable=form.get("is_nullable", False))
+    name = form["column_name"]
     given = dict(form.get("type_attributes", {}))
     kind = str(form["column_type"]).lower()
     kind = {"decimal": "decimal({precision}, {scale})", "varchar": "varchar({length})"}.get(
         kind, kind
     )
     column_type = parse_type(kind.format_map({"scale": 0} | given))
-    spec.type(column_type)
-    for option in ("encoding", "compression"):
-        if option in form:
-            getattr(spec, option)(names.get(form[option].upper(), form[option]))
-    if "default_value" in form:
-        spec.default(_value_of(form["default_value"], column_type, spec.name))
-    if form.get("comment"):
-        spec.comment(form["comment"])
-    spec.mutable(form.get("is_mutable", True))
+    default = form.get("default_value")
+    stored = {
+        option: names.get(form[option].upper(), form[option])
+        for option in ("encoding", "compression")
+        if option in form
+    }
+    return kudulite.column(
+        name,
+        column_type,
+        nullable=form.get("is_nullable", False),
+        default=None if default is None else _value_of(default, column_type, name),
+        comment=form.get("comment") or "",
+        mutable=form.get("is_mutable", True),
+        **stored,
+    )
 
 
 def _bounds_of(form: Mapping[str, Any], columns: list[Column]) -> tuple[Any, Any, str, str]:

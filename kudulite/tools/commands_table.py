@@ -378,13 +378,13 @@ def _client_of(table: kudulite.Table) -> kudulite.Client:
 
 
 def _schema(texts: list[str], key: list[str]) -> kudulite.Schema:
-    builder = kudulite.schema_builder()
-    columns = [_column(text) for text in texts]
+    columns = [
+        kudulite.column(name, column_type, nullable=is_nullable)
+        for name, column_type, is_nullable in map(_column, texts)
+    ]
     # The columns of the key come first, in its order.
-    columns.sort(key=lambda column: key.index(column[0]) if column[0] in key else len(key))
-    for name, column_type, is_nullable in columns:
-        builder.add_column(name, column_type, nullable=is_nullable and name not in key)
-    return builder.set_primary_keys(key).build()
+    columns.sort(key=lambda column: key.index(column.name) if column.name in key else len(key))
+    return kudulite.schema(columns, key)
 
 
 def _column(text: str) -> tuple[str, kudulite.ColumnType, bool]:

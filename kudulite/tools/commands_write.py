@@ -12,6 +12,8 @@ batches, or row by row through a session that is flushed once per batch.
 from __future__ import annotations
 
 import json
+import math
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -193,8 +195,11 @@ def loadgen(
         begin = time.perf_counter()
         latencies: list[float] = []
         row_count = delete_count = 0
-        while time.perf_counter() - begin < seconds and (rows is None or row_count < rows):
-            count = batch_rows if rows is None else min(batch_rows, rows - row_count)
+        row_count_max = sys.maxsize if rows is None else rows
+        if rate:
+            row_count_max = min(row_count_max, math.ceil(rate * seconds))
+        while time.perf_counter() - begin < seconds and row_count < row_count_max:
+            count = min(batch_rows, row_count_max - row_count)
             dead_count = int(random.binomial(count, deletes))
             made = _rows(random, count - dead_count, keys)
             dead = pa.table({"id": random.integers(0, keys, dead_count)})

@@ -38,7 +38,6 @@ from kudulite.shown.progress import Progress
 from kudulite.storage.address import DIRECTORIES
 from kudulite.table.environment import default_environment
 from kudulite.table.table_store import TableStore
-from kudulite.tablet.tablet_scan import COMMIT_TIMESTAMP
 from kudulite.tools.addresses import address_of, environment_of
 
 PIPE_WIDTH = 100_000
@@ -173,7 +172,7 @@ def write_rows(
         with Progress(about) as progress:
             found = pa.Table.from_batches(progress.counted(reader, len), reader.schema)
         rows = python_rows(found)
-        print_rows(reader.schema.names, [[*_with_moment(row).values()] for row in rows])
+        print_rows(reader.schema.names, [[*row.values()] for row in rows])
         return
     nested = [field.name for field in reader.schema if pa.types.is_nested(field.type)]
     if row_format == RowFormat.CSV and nested:
@@ -194,15 +193,8 @@ def write_rows(
             _write_csv(reader.schema, batches, sink)
         else:
             for batch in batches:
-                for row in map(_with_moment, python_rows(batch)):
-                    row = _with_times(row) if COMMIT_TIMESTAMP in row else row
+                for row in python_rows(batch):
                     sink.write(f"{json_text(row)}\n".encode())
-
-
-def _with_moment(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose commit timestamp, if it is a row of changes, prints as a time."""
-    moment = row.get(COMMIT_TIMESTAMP)
-    return {**row, COMMIT_TIMESTAMP: Timestamp(moment)} if isinstance(moment, int) else row
 
 
 def _write_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> None:

@@ -311,14 +311,14 @@ def _types_of(texts: Sequence[str] | None) -> dict[str, ColumnType]:
 
 
 def _new_schema(columns: FileColumns, key: Sequence[str]) -> kudulite.Schema:
-    builder = kudulite.schema_builder()
     missing = [name for name in key if name not in columns]
     if missing:
         raise OptionError(
             f"--primary-key names {missing[0]!r}, which is no column; the columns are"
             f" {', '.join(columns)}"
         )
-    for name in dict.fromkeys([*key, *columns]):
-        kind, is_nullable = columns[name]
-        builder.add_column(name, kind, nullable=is_nullable and name not in key)
-    return builder.set_primary_keys(list(key)).build()
+    described = [
+        kudulite.column(name, columns[name][0], nullable=columns[name][1])
+        for name in dict.fromkeys([*key, *columns])
+    ]
+    return kudulite.schema(described, key)

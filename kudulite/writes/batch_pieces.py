@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kudulite.model.types import is_arrow_bytes, is_arrow_list, is_arrow_text
+from kudulite.tablet.operation import UPDATE_PREIMAGE
 
 STAGE_BYTES_MAX = 160 << 20
 # A table in memory is staged whole up to this, since it is there anyway and makes fewer rowsets.
@@ -37,7 +38,35 @@ _PACKED_FACTOR = 2
 # Of more bytes, rows are not few: the log would hold them in memory until they are flushed.
 FEW_BYTES_MAX = 8 << 20
 
+# Arrow does not filter views.
+_FILTERED = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+
 Batch: TypeAlias = pa.RecordBatch | pa.Table
+
+
+def without_preimages(batches: Iterable[Batch], operation_column: str | None) -> Iterable[Batch]:
+    """Return the batches without preimages of changes, which are nothing to write."""
+    if operation_column is None:
+        return batches
+    return (_without_preimages(batch, operation_column) for batch in batches)
+
+
+def _without_preimages(batch: Batch, operation_column: str) -> Batch:
+    place = batch.schema.get_field_index(operation_column)
+    if place < 0:
+        return batch  # which is refused where it is checked
+    kinds = batch.column(place)
+    if pa.types.is_dictionary(kinds.type):
+        kinds = kinds.cast(kinds.type.value_type)
+    if not is_arrow_text(kinds.type):
+        return batch
+    is_preimage = pc.fill_null(pc.equal(kinds.cast(pa.large_string()), UPDATE_PREIMAGE), False)
+    if not pc.any(is_preimage).as_py():
+        return batch
+    fields = [field.with_type(_FILTERED.get(field.type, field.type)) for field in batch.schema]
+    # Categories would keep the word, which is no operation.
+    fields[place] = fields[place].with_type(pa.large_string())
+    return batch.cast(pa.schema(fields)).filter(pc.invert(is_preimage))
 
 
 def few_rows(batches: Iterable[Batch], rows_max: int) -> tuple[pa.Table | None, Iterable[Batch]]:

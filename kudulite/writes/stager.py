@@ -47,7 +47,7 @@ from kudulite.tablet.operation_batch import OperationBatch
 from kudulite.tablet.resolve import Resolver
 from kudulite.tablet.row_gather import RowGather
 from kudulite.tablet.staged_tablet import StagedTablet
-from kudulite.writes.batch_pieces import Batch, chunks, few_rows
+from kudulite.writes.batch_pieces import Batch, chunks, few_rows, without_preimages
 
 # A column with fewer rows in a chunk is joined, because each chunk costs calls.
 CHUNK_ROWS_MIN = 1 << 15
@@ -90,6 +90,7 @@ class Stager:
                 pass
             return StagedTask(self.state.write_id, task_index)
         check_history(self.store, self.state, self.manifest)
+        batches = without_preimages(batches, self.state.operation_column)
         if rows_max is None:
             return self._stage_files(batches, task_index)
         few, batches = few_rows(batches, 0 if self.state.spec.is_overwrite else rows_max)

@@ -204,7 +204,7 @@ public class Catalog
       Identifier ident, ChangelogContext context, CaseInsensitiveStringMap options) {
     Metadata window = ask(ident, Changes.bounds(context, question("window")));
     return Changes.of(load(ident, path(ident) + "/changes",
-        texts(window, "startTimestamp", "endTimestamp"), false));
+        texts(window, "startTimestamp", "endTimestamp", "changeImages"), false));
   }
 
   public Table createTable(Identifier ident, TableInfo info) {

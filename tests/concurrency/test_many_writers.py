@@ -23,11 +23,10 @@ WRITER = "tests.support.machines.upsert_process"
 @pytest.fixture
 def table(core: CoreTables) -> Table:
     """An empty table of four tablets."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int32)
-    builder.set_primary_keys(["k"])
-    return core.client().create_table("t", builder.build(), hash_partitions=[(["k"], 4)])
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int32)]
+    return core.client().create_table(
+        "t", kudulite.schema(columns, "k"), hash_partitions=[(["k"], 4)]
+    )
 
 
 class Reader(threading.Thread):
@@ -158,10 +157,10 @@ def test_of_inserts_of_the_same_keys_one_is_accepted(table: Table):
 @pytest.mark.full
 def test_of_rows_that_processes_number_no_two_have_one_id(core: CoreTables):
     """By batches through the logs and by bulk writes at once; ids rise with the commits."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32).non_unique_primary_key()
-    builder.add_column("v", kudulite.int32)
-    table = core.client().create_table("n", builder.build(), hash_partitions=[(["k"], 2)])
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int32)]
+    table = core.client().create_table(
+        "n", kudulite.schema(columns, "k", is_unique=False), hash_partitions=[(["k"], 2)]
+    )
     results = results_of(waiting_writers(table, "insert", "repeated"))
     assert sum(r["inserted"] for r in results) == PROCESSES * WRITES * ROWS
     found = table.scan(["k", "auto_incrementing_id", "v"]).to_arrow().to_pylist()

@@ -76,9 +76,9 @@ def _of_changes(table: kudulite.Table, since: int) -> list[tuple]:
     """The rows that a table with the old ones has after its changes."""
     found = {row[0]: row for row in OLD}
     listed = table.changes(since).to_pylist()
-    assert len({row.pop("_commit_timestamp") for row in listed}) <= 1
+    assert len({(row.pop("_commit_version"), row.pop("_commit_timestamp")) for row in listed}) <= 1
     for row in listed:
-        assert row.pop("_change_type") == "update"
+        assert row.pop("_change_type") == "update_postimage"
         found[row["k"]] = tuple(row.values())
     return list(found.values())
 

@@ -32,11 +32,10 @@ CHANGES = [
 def base(core: CoreTables) -> Path:
     """A table of two ranges with rows in both; the tests write to the lower one."""
     root = core.root / "base"
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int32)
-    builder.set_primary_keys(["k"])
-    table = Client(root, environment()).create_table("t", builder.build(), range_partitions=RANGES)
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int32)]
+    table = Client(root, environment()).create_table(
+        "t", kudulite.schema(columns, "k"), range_partitions=RANGES
+    )
     table.insert([{"k": k, "v": k} for k in (0, 1, 2, 10, 11)])
     return root
 

@@ -60,9 +60,8 @@ class Place:
 
     def create_numbered(self) -> None:
         """A table whose key is not unique."""
-        builder = kudulite.schema_builder()
-        builder.add_column("k", kudulite.int32).non_unique_primary_key()
-        self.client.create_table("n", builder.build())
+        columns = [kudulite.column("k", kudulite.int32)]
+        self.client.create_table("n", kudulite.schema(columns, "k", is_unique=False))
 
     def flush_numbered(self) -> None:
         """Rows of a session are numbered in the log, and flushed."""

@@ -36,13 +36,10 @@ ORDERED = [{"op": "D", "k": k, "v": 50} for k in (0, 9, 30, 40)] + [{"op": "U", 
 
 def create(client: Client) -> Table:
     """A table of four tablets."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int32)
-    builder.set_primary_keys(["k"])
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int32)]
     return client.create_table(
         "t",
-        builder.build(),
+        kudulite.schema(columns, "k"),
         hash_partitions=[(["k"], 2)],
         range_partitions={"columns": ["k"], "bounds": [[None, 8], [8, None]]},
     )

@@ -72,14 +72,16 @@ class Prepared:
         return [stored(table), *(_rows(table, moment) for moment in self.moments)]
 
     def _fill(self, client: Client) -> None:
-        builder = kudulite.schema_builder()
-        builder.add_column("k", kudulite.int32, nullable=False)
-        builder.add_column("v", kudulite.int32)
-        builder.add_column("w", kudulite.string)
-        builder.set_primary_keys(["k"])
+        columns = [
+            kudulite.column("k", kudulite.int32),
+            kudulite.column("v", kudulite.int32),
+            kudulite.column("w", kudulite.string),
+        ]
         bounds = [[None, MIDDLE], [MIDDLE, 200]]
         table = client.create_table(
-            "t", builder.build(), range_partitions={"columns": ["k"], "bounds": bounds}
+            "t",
+            kudulite.schema(columns, "k"),
+            range_partitions={"columns": ["k"], "bounds": bounds},
         )
         client.new_table_alterer(table).set_history_retention(RETENTION_SECONDS).alter()
         table = client.table("t")

@@ -44,13 +44,10 @@ ERROR_EACH = 3
 
 def create(client: Client) -> Table:
     """An empty table of two tablets."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int32)
-    builder.set_primary_keys(["k"])
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int32)]
     bounds = [[None, MIDDLE], [MIDDLE, None]]
     return client.create_table(
-        "t", builder.build(), range_partitions={"columns": ["k"], "bounds": bounds}
+        "t", kudulite.schema(columns, "k"), range_partitions={"columns": ["k"], "bounds": bounds}
     )
 
 

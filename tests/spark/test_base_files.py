@@ -85,12 +85,12 @@ def cells(tmp_path_factory, request) -> Table:
 
     Parquet has a dictionary for such columns, but not for plain ones."""
     client = kudulite.connect(tmp_path_factory.mktemp("cells"), background_maintenance=False)
-    builder = kudulite.schema_builder()
-    builder.add_column("key", kudulite.int32, nullable=False)
-    for name, kind, _ in COLUMNS:
-        builder.add_column(f"a.{name}", kudulite.parse_type(str(kind)), encoding=request.param)
-    builder.set_primary_keys(["key"])
-    table = client.create_table("t", builder.build())
+    columns = [kudulite.column("key", kudulite.int32)]
+    columns += [
+        kudulite.column(f"a.{name}", kudulite.parse_type(str(kind)), encoding=request.param)
+        for name, kind, _ in COLUMNS
+    ]
+    table = client.create_table("t", kudulite.schema(columns, "key"))
     for start in (0, 5000):
         rows = {f"a.{name}": [values[0]] * 5000 for name, _, values in COLUMNS}
         keys = list(range(start, start + 5000))

@@ -300,12 +300,15 @@ def redo_bytes(folder: Path) -> int:
 def test_a_statement_writes_only_the_cells_that_change(spark, warehouse, tmp_path):
     """Spark gives whole rows: texts that stay are not written, and rows that stay are no change."""
     t, folder = f"{warehouse}.t", tmp_path / "warehouse" / "t"
-    builder = kudulite.schema_builder()
-    builder.add_column("id", "int64").primary_key()
-    builder.add_column("made", "string").mutable(False)
-    builder.add_column("text", "string")
-    builder.add_column("v", "double")
-    table = kudulite.connect(tmp_path / "warehouse").create_table("t", builder.build())
+    columns = [
+        kudulite.column("id", "int64"),
+        kudulite.column("made", "string", mutable=False),
+        kudulite.column("text", "string"),
+        kudulite.column("v", "double"),
+    ]
+    table = kudulite.connect(tmp_path / "warehouse").create_table(
+        "t", kudulite.schema(columns, "id")
+    )
     rng = random.Random(0)
     rows = {k: (f"m{k}", rng.randbytes(90).hex(), float(k)) for k in range(2000)}
     names = ("id", "made", "text", "v")

@@ -205,11 +205,12 @@ def test_a_key_of_several_columns(spark, t, tmp_path):
 
 def test_tables_with_immutable_columns_are_read(spark, t, tmp_path):
     """An update of such a column must be refused, and not ignored."""
-    builder = kudulite.schema_builder()
-    builder.add_column("id", "int64").primary_key()
-    builder.add_column("made", "string").mutable(False)
-    builder.add_column("v", "double")
-    table = kudulite.connect(tmp_path).create_table("fixed", builder.build())
+    columns = [
+        kudulite.column("id", "int64"),
+        kudulite.column("made", "string", mutable=False),
+        kudulite.column("v", "double"),
+    ]
+    table = kudulite.connect(tmp_path).create_table("fixed", kudulite.schema(columns, "id"))
     table.insert([{"id": 1, "made": "m", "v": 1.0}])
     name = t.removesuffix(".t") + ".fixed"
     source = "SELECT 1L AS id, 'm' AS made, 2D AS v"

@@ -77,7 +77,8 @@ def expected_changes(before: Rows, after: Rows) -> dict[tuple[int, int], tuple[A
     found: dict[tuple[int, int], tuple[Any, ...]] = {}
     for key in before.keys() | after.keys():
         if before.get(key) != after.get(key):
-            name = "delete" if key not in after else "update" if key in before else "insert"
+            name = "update_postimage" if key in before else "insert"
+            name = name if key in after else "delete"
             found[key] = (name, *(after if key in after else before)[key])
     return found
 

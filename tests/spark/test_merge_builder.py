@@ -306,12 +306,13 @@ def test_only_the_columns_that_are_set_are_written(spark, tmp_path):
 
 def test_an_insert_gets_defaults_and_an_update_leaves_immutable_cells(spark, tmp_path):
     """Also where another clause sets these columns."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("fixed", kudulite.string, default="f", mutable=False)
-    builder.add_column("n", kudulite.int64, nullable=False, default=7)
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("fixed", kudulite.string, default="f", mutable=False),
+        kudulite.column("n", kudulite.int64, nullable=False, default=7),
+    ]
     client = kudulite.connect(tmp_path)
-    table = client.create_table("t", builder.set_primary_keys(["k"]).build())
+    table = client.create_table("t", kudulite.schema(columns, "k"))
     table.insert([{"k": 1, "fixed": "one", "n": 1}])
     source = frame(spark, "(1, 'x', 5), (2, 'y', 6), (3, 'z', 8)", "k, fixed, n")
     begun = kudulite_spark.merge(source, table.path)

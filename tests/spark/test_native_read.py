@@ -91,19 +91,17 @@ def test_every_encoding_and_compression_is_read_exactly(spark, tmp_path, monkeyp
     """Every attribute of a column, in files that Spark may or may not read by itself."""
     monkeypatch.setattr(native_read, "LIMITS", NATIVE)
     codecs = ["none", "lz4", "snappy", "zstd", "gzip"]
-    builder = kudulite.schema_builder()
-    builder.add_column("id", kudulite.int32, nullable=False)
-    builder.set_primary_keys(["id"])
+    columns = [kudulite.column("id", kudulite.int32)]
     values: dict[str, list] = {"id": list(range(200))}
     for name, kind, given in COLUMNS:
         column_type = kudulite.parse_type(str(kind))
         for number, encoding in enumerate(encodings_of(column_type)):
             codec = codecs[(len(values) + number) % len(codecs)]
             full = f"{name}_{encoding}"
-            builder.add_column(full, column_type, encoding=encoding, compression=codec)
+            columns.append(kudulite.column(full, column_type, encoding=encoding, compression=codec))
             values[full] = [None if i % 7 == 3 else given[i % len(given)] for i in range(200)]
     client = kudulite.connect(tmp_path)
-    table = client.create_table("t", builder.build())
+    table = client.create_table("t", kudulite.schema(columns, "id"))
     table.insert(pa.table(values, schema=table.arrow_schema))
     table.delete({"id": [3, 77]})
     expected = content(table.scan().to_arrow(), table.arrow_schema)

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 import kudulite
 from tests.spark.conftest import BOTH
-from tests.support.spark.spark_tables import load, make_table, rows, save, stored
+from tests.support.spark.spark_tables import configured, load, make_table, rows, save, stored
 
 pytestmark = BOTH
 
@@ -33,7 +33,7 @@ def changed(spark, tmp_path_factory) -> tuple[str, int, int]:
 
 def told(frame: DataFrame) -> list[tuple]:
     """The changes of a DataFrame without their moments, in order."""
-    return rows(frame.drop("_commit_timestamp"))
+    return rows(frame.drop("_commit_version", "_commit_timestamp"))
 
 
 @pytest.mark.quick
@@ -42,15 +42,16 @@ def test_the_changes_of_a_window(spark, changed):
     path, start, end = changed
     frame = load(spark, path, startTimestamp=start, endTimestamp=end)
     assert frame.schema.simpleString() == (
-        "struct<k:int,s:string,x:double,_change_type:string,_commit_timestamp:bigint>"
+        "struct<k:int,s:string,x:double,_change_type:string,_commit_version:bigint,"
+        "_commit_timestamp:timestamp>"
     )
-    assert [field.nullable for field in frame.schema] == [False, True, True, False, False]
+    assert [field.nullable for field in frame.schema] == [False, True, True, False, False, False]
     assert told(frame) == [
-        (1, "new", 0.5, "update"),
+        (1, "new", 0.5, "update_postimage"),
         (2, "s2", 1.0, "delete"),
         (100, None, 0.5, "insert"),
     ]
-    moments = [row[0] for row in frame.select("_commit_timestamp").collect()]
+    moments = [row[0] for row in frame.select("_commit_version").collect()]
     assert all(start < moment <= end for moment in moments)
     assert max(moments) == end
     assert told(load(spark, path, startTimestamp=end)) == [(3, "s3", 1.5, "delete")]
@@ -73,45 +74,52 @@ def test_a_dataframe_keeps_its_window(spark, tmp_path):
 
 
 def test_the_row_before(spark, changed):
-    """changeImages=both adds a struct of the same columns, NULL for an insert."""
+    """changeImages=both adds a row of it to that of an update."""
     path, start, end = changed
     frame = load(
         spark, path, startTimestamp=start, endTimestamp=end, changeImages="both", columns="s,k"
     )
-    assert frame.schema["_before"].dataType.simpleString() == "struct<s:string,k:int>"
-    found = {row["k"]: row["_before"] for row in frame.collect()}
-    assert {key: before and tuple(before) for key, before in found.items()} == {
-        1: ("s1", 1),
-        2: ("s2", 2),
-        100: None,
-    }
-    renamed = frame.filter(F.col("_before.s") != F.col("s"))
-    assert [row["k"] for row in renamed.collect()] == [1]
+    both = [("new", 1, "update_postimage"), ("s1", 1, "update_preimage")]
+    assert told(frame) == [(None, 100, "insert"), *both, ("s2", 2, "delete")]
+    assert told(frame.filter("k = 1")) == both
+    assert frame.filter("_change_type = 'update_preimage'").select("s").collect() == [("s1",)]
+    assert frame.select("s").count() == 4
 
 
 def test_columns_and_filters(spark, changed):
     """A filter holds for the row at either end; pushed filters lose no row; no column counts."""
     path, start, end = changed
     window = {"startTimestamp": start, "endTimestamp": end}
-    assert told(load(spark, path, **window, filter="s = 's1'", columns="k")) == [(1, "update")]
+    assert told(load(spark, path, **window, filter="s = 's1'", columns="k")) == [
+        (1, "update_postimage")
+    ]
     assert told(load(spark, path, **window, filter="k >= 2 AND k < 50", columns="k")) == [
         (2, "delete")
     ]
     pushed = load(spark, path, **window, pushdown="true")
-    condition = "s = 'new' AND _change_type = 'update' AND _commit_timestamp > 0"
-    assert told(pushed.filter(condition)) == [(1, "new", 0.5, "update")]
-    assert told(load(spark, path, **window, columns="")) == [("delete",), ("insert",), ("update",)]
+    condition = "s = 'new' AND _change_type = 'update_postimage' AND _commit_version > 0"
+    assert told(pushed.filter(condition)) == [(1, "new", 0.5, "update_postimage")]
+    assert told(load(spark, path, **window, columns="")) == (
+        [("delete",), ("insert",), ("update_postimage",)]
+    )
     assert load(spark, path, **window, splitSizeBytes="1", columns="").count() == 3
 
 
-def test_a_timestamp_is_compared_with_the_commit_timestamp(spark, changed):
-    """As the integer that it is; its wall time is a Spark timestamp by SQL alone."""
+@pytest.mark.parametrize("zone", ["UTC", "America/Chicago", "Asia/Kathmandu"])
+def test_a_moment_is_compared_with_both_times_of_a_commit(spark, changed, zone):
+    """A HybridTime with the version, and a time with the timestamp, in every zone of a session."""
     path, start, end = changed
     frame = load(spark, path, startTimestamp=str(start), endTimestamp=end)
-    stamp = F.col("_commit_timestamp")
+    stamp = F.col("_commit_version")
     assert frame.filter((stamp > start) & (stamp <= F.lit(end))).count() == 3
-    wall = frame.selectExpr("unix_micros(timestamp_micros(shiftright(_commit_timestamp, 12)))")
-    assert all(start >> 12 <= row[0] <= end >> 12 for row in wall.collect())
+    moment = kudulite.Timestamp(end).to_datetime().isoformat()
+    with configured(spark, {"spark.sql.session.timeZone": zone}):
+        same = "shiftright(_commit_version, 12) = unix_micros(_commit_timestamp)"
+        assert frame.filter(same).count() == 3
+        assert frame.filter(f"_commit_timestamp <= TIMESTAMP'{moment}'").count() == 3
+        assert frame.filter(f"_commit_timestamp = TIMESTAMP'{moment}'").select("k").collect() == [
+            (100,)
+        ]
 
 
 def test_a_schema_of_the_user(spark, changed):
@@ -125,26 +133,21 @@ def test_a_schema_of_the_user(spark, changed):
     assert rows(read("_change_type string, k bigint")) == [
         ("delete", 2),
         ("insert", 100),
-        ("update", 1),
+        ("update_postimage", 1),
     ]
-    both = read("k int, _before struct<k int, s string, x double>", changeImages="both")
-    assert {row["k"]: row["_before"] and row["_before"]["s"] for row in both.collect()} == {
-        1: "s1",
-        2: "s2",
-        100: None,
-    }
-    with pytest.raises(Exception, match="changeImages=both"):
+    assert rows(read("k int", changeImages="both")) == [(1,), (1,), (2,), (100,)]
+    with pytest.raises(Exception, match="no column '_before' any more.*changeImages=both"):
         read("k int, _before struct<k int, s string, x double>").collect()
-    with pytest.raises(Exception, match="'_commit_timestamp' of its changes is bigint"):
-        read("k int, _commit_timestamp timestamp").collect()
+    with pytest.raises(Exception, match="'_commit_timestamp' of its changes is timestamp"):
+        read("k int, _commit_timestamp bigint").collect()
 
 
 def test_changes_written_to_a_copy_make_the_source(spark, changed, tmp_path):
-    """The change type is an operation column."""
+    """The change type is an operation column, for which a preimage is nothing to write."""
     path, start, _ = changed
     copy = tmp_path / "copy"
     save(load(spark, path, snapshotTimestamp=start), copy, primaryKey="k")
-    changes = load(spark, path, startTimestamp=start).drop("_commit_timestamp")
+    changes = load(spark, path, startTimestamp=start, changeImages="both")
     save(changes, copy, operationColumn="_change_type")
     assert stored(copy) == stored(path)
 

@@ -99,7 +99,7 @@ kudulite_spark.merge(few, f"{address}/db/t").when_not_matched_insert_all().execu
 reader = spark.readStream.format("kudulite").options(**options, startTimestamp="snapshot")
 reader = reader.load(f"{address}/db/t")
 reader.explain("extended")
-writer = reader.drop("_commit_timestamp").writeStream.format("kudulite").options(**options)
+writer = reader.writeStream.format("kudulite").options(**options)
 writer = writer.options(primaryKey="id", operationColumn="_change_type")
 writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
 query = writer.start(f"{address}/db/copy")

@@ -48,8 +48,8 @@ def expect_changes(path: Path, write: Callable[[], object], expected: dict[int, 
     assert table.changes(then).to_pylist() == []
 
 
-REPLACED = {0: "delete", 1: "update", 2: "update", 20: "insert"}
-MERGED = {1: "update", 2: "update", 20: "insert"}
+REPLACED = {0: "delete", 1: "update_postimage", 2: "update_postimage", 20: "insert"}
+MERGED = {1: "update_postimage", 2: "update_postimage", 20: "insert"}
 
 
 @pytest.mark.quick
@@ -62,14 +62,14 @@ def test_an_overwrite_changes_what_differs(spark, path):
 def test_an_upsert_leaves_cells_of_ignored_nulls_and_equal_ones(spark, path):
     """Row 2 differs by its NULL only, which leaves the cell."""
     options = {**SKIP, "ignoreNull": "true", "operation": "upsert"}
-    changes = {1: "update", 20: "insert"}
+    changes = {1: "update_postimage", 20: "insert"}
     expect_changes(path, lambda: save(snapshot(spark), path, **options), changes)
 
 
 def test_an_ordered_upsert_writes_newer_rows_only(spark, path):
     """Of equal ordering values, greater cells are newer: NULL is the least."""
     options = {**SKIP, "orderingColumn": "v", "operation": "upsert"}
-    changes = {1: "update", 20: "insert"}
+    changes = {1: "update_postimage", 20: "insert"}
     expect_changes(path, lambda: save(snapshot(spark), path, **options), changes)
 
 

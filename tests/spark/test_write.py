@@ -83,11 +83,9 @@ def test_upsert_of_some_columns_leaves_the_others(spark, path):
 @pytest.mark.quick
 def test_rows_of_a_key_that_is_not_unique_are_numbered(spark, tmp_path):
     """By the tasks of an insert and an overwrite; a read shows the column, an upsert needs it."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", "int32").non_unique_primary_key()
-    builder.add_column("v", "int64")
+    columns = [kudulite.column("k", "int32"), kudulite.column("v", "int64")]
     table = kudulite.connect(tmp_path).create_table(
-        "t", builder.build(), hash_partitions=[(["k"], 2)]
+        "t", kudulite.schema(columns, "k", is_unique=False), hash_partitions=[(["k"], 2)]
     )
     place = str(tmp_path / "t")
     frame = spark.range(60).selectExpr("CAST(id % 3 AS int) AS k", "id AS v").repartition(4)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import kudulite as kudu
+import kudulite
 import kudulite_spark
 from kudulite.tablet.operation import OPERATION_NAMES
 
@@ -53,7 +53,7 @@ def test_all_names_are_listed_and_sorted(name):
 
 def test_no_name_shadows_a_builtin():
     """`from kudulite import *` leaves `bool` and `float` alone."""
-    assert set(kudu.__all__) & set(dir(builtins)) == set()
+    assert set(kudulite.__all__) & set(dir(builtins)) == set()
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,8 @@ def test_no_name_shadows_a_builtin():
         ("KuduError", "use kudulite.PendingError"),
         ("UpsertIgnore", r"use table\.new_upsert_ignore\(…\)"),
         ("Scanner", r"use table\.scan\(…\)"),
+        ("SchemaBuilder", r"use kudulite\.schema\(\[kudulite\.column\(…\), …\], primary_key=…\)"),
+        ("schema_builder", r"use kudulite\.schema\(\[kudulite\.column\(…\)"),
         ("READ_AT_SNAPSHOT", "use the text of the choice, such as 'snapshot'"),
         ("LEADER_ONLY", "use the text of the choice"),
     ],
@@ -70,10 +72,10 @@ def test_no_name_shadows_a_builtin():
 def test_a_name_of_kudu_python_says_what_to_type(name, instead):
     """`kudulite.kudu` has each of them; a name that nobody has is an error as of any module."""
     with pytest.raises(AttributeError, match=f"kudulite has no {name}, .*{instead}"):
-        getattr(kudu, name)
+        getattr(kudulite, name)
     assert hasattr(importlib.import_module("kudulite.kudu"), name)
     with pytest.raises(AttributeError, match="^module 'kudulite' has no attribute 'Scannner'$"):
-        kudu.Scannner  # noqa: B018
+        kudulite.Scannner  # noqa: B018
 
 
 def test_the_connector_has_a_type_for_each_name():
@@ -99,9 +101,9 @@ def test_a_wrong_list_is_found():
 @pytest.mark.parametrize("name", WRITES)
 def test_the_help_of_a_write_explains_every_option(name):
     """With its default; the signature can be inspected."""
-    write = getattr(kudu.Table, name)
+    write = getattr(kudulite.Table, name)
     defaults = {name: param.default for name, param in inspect.signature(write).parameters.items()}
-    for option in kudu.WriteOptions.__annotations__:
+    for option in kudulite.WriteOptions.__annotations__:
         line = re.search(rf"^{option}=(\S+)  +\w", inspect.getdoc(write), re.MULTILINE)
         assert line is not None, option
         assert line[1] == str(defaults.get(option, line[1]))
@@ -109,15 +111,15 @@ def test_the_help_of_a_write_explains_every_option(name):
 
 def test_the_options_of_a_session_are_spelled_out_and_explained():
     """Each has a type, a default and a line of the help; an unknown one is refused by name."""
-    options = dict(inspect.signature(kudu.Client.new_session).parameters)
+    options = dict(inspect.signature(kudulite.Client.new_session).parameters)
     assert options.pop("unknown").annotation == "Never"
     assert [
         option for option in options.values() if option.default is inspect.Parameter.empty
     ] == []
     assert [option for option in options.values() if option.annotation == "Any"] == []
-    explained = re.findall(r"^(\w+)  +\S", inspect.getdoc(kudu.Session.__init__), re.MULTILINE)
+    explained = re.findall(r"^(\w+)  +\S", inspect.getdoc(kudulite.Session.__init__), re.MULTILINE)
     assert explained == list(options)
     with pytest.raises(
-        kudu.errors.OptionError, match=r"'buffer' of a session; known: flush_mode, "
+        kudulite.errors.OptionError, match=r"'buffer' of a session; known: flush_mode, "
     ):
-        kudu.Session(buffer=1)
+        kudulite.Session(buffer=1)

@@ -78,7 +78,7 @@ def looks_of(node: ast.AST) -> list[str]:
     owner = called.value.id if isinstance(called.value, ast.Name) else ""
     if called.attr == "resolve" and node.args:  # a Resolver's, of a batch
         return []
-    if called.attr in LOOKS and owner != "spec":  # of a column, which is renamed
+    if called.attr in LOOKS and owner not in ("spec", "alterer"):  # of a column, a table
         return [f".{called.attr}()"]
     if owner == "pa" and called.attr in ARROW:
         return [f"pa.{called.attr}()"]

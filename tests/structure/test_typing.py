@@ -15,14 +15,14 @@ SOURCES = ("kudulite", "kudulite_spark", "pyspark_kudulite.py")
 PROJECT_FILES = ("pyproject.toml", "README.md", "LICENSE")
 
 PROGRAM = """\
-import kudulite as kudu
+import kudulite
 import kudulite_spark
 import pyarrow as pa
 
-with kudu.connect("/data/warehouse") as client:
+with kudulite.connect("/data/warehouse") as client:
     schema = pa.schema([("host", pa.string()), ("load", pa.float64())])
     table = client.create_table("metrics", schema, primary_key="host")
-    result: kudu.WriteResult = table.insert([{"host": "a", "load": 0.3}], ignore_null=True)
+    result: kudulite.WriteResult = table.insert([{"host": "a", "load": 0.3}], ignore_null=True)
     count: int = table.scan(["host"], where=table["load"] > 0.2, at=result.timestamp).count()
     with client.new_session("manual") as session:
         session.apply(table.new_upsert({"host": "b", "load": 0.1}))

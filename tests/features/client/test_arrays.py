@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import kudulite as kudu
+import kudulite
 from kudulite.client.client import Client
 from kudulite.errors import KuduliteError, OptionError, RowError, SchemaError
 from tests.support.tables.core_tables import CoreTables
@@ -15,13 +15,13 @@ from tests.support.tables.readings import every_reading
 def client(core: CoreTables) -> Client:
     """A client with table t (k | numbers array(int32), words array(varchar(3)), n)."""
     client = core.client()
-    builder = kudu.schema_builder()
-    builder.add_column("k", kudu.int32, nullable=False)
-    builder.add_column("numbers", kudu.array(kudu.int32))
-    builder.add_column("words", "array(varchar(3))", encoding="dict")
-    builder.add_column("n", kudu.int64)
-    builder.set_primary_keys(["k"])
-    client.create_table("t", builder.build())
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("numbers", kudulite.array(kudulite.int32)),
+        kudulite.column("words", "array(varchar(3))", encoding="dict"),
+        kudulite.column("n", kudulite.int64),
+    ]
+    client.create_table("t", kudulite.schema(columns, "k"))
     return client
 
 
@@ -64,9 +64,9 @@ def test_rows_are_what_was_written_in_memory_in_deltas_and_after_compactions(cli
     assert found == [[1, None], None]
     changes = table.changes(states[0][0], states[2][0]).to_arrow().sort_by("k").to_pylist()
     assert [(c["k"], c["_change_type"], c["numbers"]) for c in changes] == [
-        (1, "update", None),
-        (2, "update", [5]),
-        (3, "update", None),
+        (1, "update_postimage", None),
+        (2, "update_postimage", [5]),
+        (3, "update_postimage", None),
         (4, "delete", [None]),
         (5, "insert", []),
     ]
@@ -80,7 +80,7 @@ def test_columns_of_arrays_are_added_renamed_and_dropped(client: Client):
     table = client.table("t")
     table.insert([row(1, [1])])
     alterer = client.new_table_alterer(table)
-    alterer.add_column("late", kudu.array("double"))
+    alterer.add_column("late", kudulite.array("double"))
     alterer.alter_column("numbers", rename_to="old")
     table = alterer.drop_column("words").alter()
     table.upsert([{"k": 2, "late": [0.5, None]}])
@@ -143,9 +143,9 @@ def test_what_arrays_cannot_do_is_refused_by_name(client: Client, case):
 def test_a_layout_that_arrays_cannot_have(core: CoreTables, options, layout):
     """No default, no key, no hash and no range partitions."""
     with pytest.raises(KuduliteError, match="'l'"):
-        builder = kudu.schema_builder()
-        builder.add_column("k", kudu.int32, nullable=False)
+        columns = [kudulite.column("k", kudulite.int32, nullable=False)]
         nullable = "primary_key" not in layout
-        builder.add_column("l", "array(int32)", nullable=nullable, **options)
-        builder.set_primary_keys(layout.pop("primary_key", ["k"]))
-        core.client().create_table("u", builder.build(), **layout)
+        columns.append(kudulite.column("l", "array(int32)", nullable=nullable, **options))
+        core.client().create_table(
+            "u", kudulite.schema(columns, layout.pop("primary_key", ["k"])), **layout
+        )

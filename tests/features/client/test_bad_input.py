@@ -35,16 +35,18 @@ def client(core: CoreTables) -> Client:
 @pytest.fixture
 def table(client: Client) -> Table:
     """Keys 0 to 99; every kind of value column; one row."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("n", kudulite.int16, nullable=False)
-    builder.add_column("s", "varchar(3)")
-    builder.add_column("d", "decimal(5, 2)")
-    builder.add_column("ts", kudulite.unixtime_micros)
-    builder.add_column("f", kudulite.double)
-    builder.set_primary_keys(["k"])
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("n", kudulite.int16, nullable=False),
+        kudulite.column("s", "varchar(3)"),
+        kudulite.column("d", "decimal(5, 2)"),
+        kudulite.column("ts", kudulite.unixtime_micros),
+        kudulite.column("f", kudulite.double),
+    ]
     table = client.create_table(
-        "metrics", builder.build(), range_partitions={"columns": ["k"], "bounds": [[0, 100]]}
+        "metrics",
+        kudulite.schema(columns, "k"),
+        range_partitions={"columns": ["k"], "bounds": [[0, 100]]},
     )
     table.insert([{"k": 1, "n": 1}])
     return table
@@ -135,7 +137,7 @@ WRITES: dict[str, tuple[Callable[[Table], object], type[KuduliteError], str]] = 
     "a key twice under insert": (
         lambda t: t.insert([*one(), *one(n=3), {"k": 5, "n": 1}]),
         RowError,
-        r"'metrics': insert: 1 row refused: key already present; \(k\) = 2; nothing was written",
+        r"insert: 1 row refused: key already present, by an earlier row of the batch; \(k\) = 2;",
     ),
     "a present key under insert": (
         lambda t: t.insert([*one(), {"k": 1, "n": 1}]),
@@ -451,3 +453,16 @@ def test_a_text_without_a_utf8_form_is_refused(core: CoreTables, use):
     client.create_table("t", pa.schema([("k", pa.int64())]), primary_key="k")
     with pytest.raises(UsageError):
         use(client, "a\udcff")
+
+
+def test_a_key_that_is_twice_in_a_batch_is_told_from_one_in_the_table(core):
+    """Few rows and many: the message says which of the two it is."""
+    client = core.client()
+    table = client.create_table("twice", pa.schema([("k", pa.int64())]), primary_key="k")
+    table.insert([{"k": 5}])
+    for batch in ([1, 2, 1], [*range(10, 9_000), 12]):
+        with pytest.raises(RowError, match="key already present, by an earlier row of the batch; "):
+            table.insert(pa.table({"k": batch}))
+    for batch in ([1, 5], [*range(10, 9_000), 5]):
+        with pytest.raises(RowError, match="key already present; "):
+            table.insert(pa.table({"k": batch}))

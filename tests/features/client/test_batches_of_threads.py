@@ -120,11 +120,8 @@ def test_a_refusal_of_the_disk_is_that_of_all_that_waited(
 def test_ids_are_used_once(core: CoreTables):
     """Batches whose keys get their ids at the commit do not share an append."""
     client = core.client("small", small_write_rows_max=LIMIT)
-    builder = kudulite.schema_builder()
-    builder.add_column("k", "int32", nullable=False)
-    builder.add_column("v", "int32")
-    builder.set_non_unique_primary_keys(["k"])
-    table = client.create_table("n", builder.build())
+    columns = [kudulite.column("k", "int32"), kudulite.column("v", "int32")]
+    table = client.create_table("n", kudulite.schema(columns, "k", is_unique=False))
     calls = [lambda: table.insert([{"k": 1, "v": 1}, {"k": 1, "v": 2}]) for _ in range(3)]
     assert [result.inserted for result in Together(table, 3).run(calls)] == [2, 2, 2]
     assert sorted(table.scan().to_arrow()["auto_incrementing_id"].to_pylist()) == [*range(1, 7)]

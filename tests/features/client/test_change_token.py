@@ -60,7 +60,7 @@ def test_a_window_from_before_the_first_row_tells_all_rows(core):
     found = pa.Table.from_batches(batches)
     assert (found["k"].to_numpy() == keys).all()
     assert found["_change_type"].unique().to_pylist() == ["insert"]
-    assert found["_commit_timestamp"].unique().to_pylist() == [written]
+    assert found["_commit_version"].unique().to_pylist() == [written]
 
 
 def test_a_token_shows_its_window_for_ever(core, large):

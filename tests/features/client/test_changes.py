@@ -3,6 +3,7 @@
 import itertools
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import kudulite
@@ -14,9 +15,22 @@ from kudulite.errors import (
     SchemaError,
     TimestampError,
 )
-from tests.support.tables.core_tables import CoreTables, ManualClock, altered, in_order, tuples
+from tests.support.tables.core_tables import (
+    CoreTables,
+    ManualClock,
+    altered,
+    in_order,
+    stored,
+    tuples,
+)
 
 MICROSECONDS_A_DAY = 24 * 3600 * 1_000_000
+TIMES = ["_commit_version", "_commit_timestamp"]
+
+
+def times(moment: int) -> dict[str, object]:
+    """The columns of a change that say when it was."""
+    return dict(zip(TIMES, (moment, kudulite.Timestamp(moment).to_datetime()), strict=True))
 
 
 @pytest.fixture
@@ -35,13 +49,13 @@ def test_a_window_leaves_out_its_start_and_holds_its_end(table):
     second = table.delete([{"k": 2}]).timestamp
     third = table.insert([{"k": 20, "v": "n"}]).timestamp
     assert table.changes(start, first).to_pylist() == [
-        {"k": 1, "v": "a", "_change_type": "update", "_commit_timestamp": first}
+        {"k": 1, "v": "a", "_change_type": "update_postimage", **times(first)}
     ]
     assert table.changes(first, second).to_pylist() == [
-        {"k": 2, "v": "v2", "_change_type": "delete", "_commit_timestamp": second}
+        {"k": 2, "v": "v2", "_change_type": "delete", **times(second)}
     ]
     assert table.changes(second).to_pylist() == [
-        {"k": 20, "v": "n", "_change_type": "insert", "_commit_timestamp": third}
+        {"k": 20, "v": "n", "_change_type": "insert", **times(third)}
     ]
     assert table.changes(third).to_pylist() == []
     assert table.changes(third, third).count() == 0
@@ -55,14 +69,61 @@ def test_what_came_and_went_is_not_told(table):
     table.delete([{"k": 3}])
     back = table.insert([{"k": 3, "v": "back"}]).timestamp
     assert table.changes(start, images="both").to_pylist() == [
-        {
-            "k": 3,
-            "v": "back",
-            "_change_type": "update",
-            "_commit_timestamp": back,
-            "_before": {"k": 3, "v": "v3"},
-        }
+        {"k": 3, "v": "v3", "_change_type": "update_preimage", **times(back)},
+        {"k": 3, "v": "back", "_change_type": "update_postimage", **times(back)},
     ]
+
+
+def test_a_preimage_stands_before_its_update_alone(table):
+    """Not before an insert or a delete; of an update to the same values, too; within a filter."""
+    start = table.current_timestamp()
+    table.upsert([{"k": 1, "v": "v1"}, {"k": 2, "v": None}, {"k": 50, "v": "n"}])
+    table.delete([{"k": 3}])
+    found = table.changes(start, images="both").to_pylist()
+    assert in_order((r["k"], r["v"], r["_change_type"]) for r in found) == in_order(
+        [
+            (1, "v1", "update_preimage"),
+            (1, "v1", "update_postimage"),
+            (2, "v2", "update_preimage"),
+            (2, None, "update_postimage"),
+            (3, "v3", "delete"),
+            (50, "n", "insert"),
+        ]
+    )
+    places = {(r["k"], r["_change_type"]): place for place, r in enumerate(found)}
+    for key in (1, 2):
+        assert places[key, "update_postimage"] == places[key, "update_preimage"] + 1
+    left = table.changes(start, where="v = 'v2'", images="both").to_pylist()
+    assert [(r["v"], r["_change_type"]) for r in left] == [
+        ("v2", "update_preimage"),
+        (None, "update_postimage"),
+    ]
+    after = table.changes(start).to_pylist()
+    assert after == [r for r in found if r["_change_type"] != "update_preimage"]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), "categories"])
+@pytest.mark.parametrize("count", [3, 3000])
+def test_changes_with_both_images_are_applied_as_they_are(core, kind, count):
+    """A preimage is nothing to write, in any layout of text; only preimages are no rows at all."""
+    client, schema = core.client(), pa.schema([("k", pa.int64()), ("v", pa.string())])
+    source, copy = (client.create_table(name, schema, primary_key="k") for name in ("s", "c"))
+    whole = pa.table({"k": range(count), "v": ["old"] * count}, schema=schema)
+    source.insert(whole)
+    copy.insert(whole)
+    start = source.current_timestamp()
+    source.update(pa.table({"k": range(1, count), "v": ["new"] * (count - 1)}))
+    source.delete([{"k": 1}])
+    source.insert([{"k": count, "v": "more"}])
+    rows = source.changes(start, images="both").to_arrow().drop_columns(TIMES)
+    before = rows.filter(pc.equal(rows["_change_type"], "update_preimage"))
+    for some, counts in ((before, (0, 0, 0)), (rows, (1, count - 2, 1))):
+        types = some["_change_type"]
+        types = types.dictionary_encode() if kind == "categories" else types.cast(kind)
+        some = some.set_column(2, "_change_type", types)
+        result = copy.apply(some, operation_column="_change_type")
+        assert (result.inserted, result.updated, result.deleted) == counts
+    assert stored(copy) == stored(source)
 
 
 def test_moments_are_given_as_to_a_scan(table):
@@ -86,7 +147,8 @@ def test_the_result_comes_in_every_form(table):
         [
             pa.field("v", pa.string()),
             pa.field("_change_type", pa.string(), nullable=False),
-            pa.field("_commit_timestamp", pa.uint64(), nullable=False),
+            pa.field("_commit_version", pa.uint64(), nullable=False),
+            pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=False),
         ]
     )
     assert changes.schema == schema
@@ -203,19 +265,16 @@ def test_an_update_of_a_dropped_column_is_no_change(core, table):
 
 def test_changes_outlive_a_wider_type(core):
     """A column is given in the type that it had when the changes were asked for."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int8)
-    builder.set_primary_keys(["k"])
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int8)]
     client = core.client()
-    table = client.create_table("t", builder.build())
+    table = client.create_table("t", kudulite.schema(columns, "k"))
     table.insert([{"k": 1, "v": 5}])
     start = table.current_timestamp()
     table.update([{"k": 1, "v": 6}])
     changes = table.changes(start, where=table["v"] == 5, images="both")
     tokens = table.change_tokens(start, images="both")
     old = changes.to_arrow()
-    assert old.to_pylist()[0]["_before"] == {"k": 1, "v": 5}
+    assert [(row["k"], row["v"]) for row in old.to_pylist()] == [(1, 5), (1, 6)]
     table = altered(client, "t", lambda alterer: alterer.alter_column("v").type(kudulite.int32))
     assert changes.to_arrow() == old
     assert pa.Table.from_batches([b for token in tokens for b in token.open()]) == old
@@ -223,13 +282,8 @@ def test_changes_outlive_a_wider_type(core):
     rows = table.changes(start, images="both").to_arrow()
     assert rows.schema.field("v").type == pa.int32()
     assert rows.to_pylist() == [
-        {
-            "k": 1,
-            "v": 100_000,
-            "_change_type": "update",
-            "_commit_timestamp": last,
-            "_before": {"k": 1, "v": 5},
-        }
+        {"k": 1, "v": 5, "_change_type": "update_preimage", **times(last)},
+        {"k": 1, "v": 100_000, "_change_type": "update_postimage", **times(last)},
     ]
     assert [row["v"] for row in table.history(1).to_pylist()] == [5, 6, 100_000]
 
@@ -255,17 +309,18 @@ def test_a_dropped_range_is_deleted_rows(core):
     table.insert([{"k": 11, "v": "new"}])
     table.delete([{"k": 11}])
     expected = [
-        (11, "old", "delete", {"k": 11, "v": "old"}),
-        (12, "new", "update", {"k": 12, "v": "old"}),
-        (25, "new", "insert", None),
+        (11, "old", "delete"),
+        (12, "new", "update_postimage"),
+        (12, "old", "update_preimage"),
+        (25, "new", "insert"),
     ]
     changes = table.changes(start, images="both")
-    assert in_order(tuples(changes.to_arrow().drop_columns("_commit_timestamp"))) == expected
+    assert in_order(tuples(changes.to_arrow().drop_columns(TIMES))) == expected
     tokens = table.change_tokens(start, images="both", split_size_bytes=1)
     found = pa.Table.from_batches([batch for token in tokens for batch in token.open()])
-    assert in_order(tuples(found.drop_columns("_commit_timestamp"))) == expected
+    assert in_order(tuples(found.drop_columns(TIMES))) == expected
     only = table.changes(start, where=table["k"] == 12).to_pylist()
-    assert [row["_change_type"] for row in only] == ["update"]
+    assert [row["_change_type"] for row in only] == ["update_postimage"]
     kinds = [row["_change_type"] for row in table.history(11).to_pylist()]
     assert kinds == ["insert", "delete", "insert", "delete"]
     assert [r["_change_type"] for r in table.history(12).to_pylist()] == [
@@ -327,12 +382,15 @@ def test_few_changes_of_a_large_block_equal_the_difference_of_two_scans(core):
         for start, end in itertools.combinations(moments, 2):
             old, new = states[start], states[end]
             found = table.changes(start, end, images="both").to_pylist()
-            changed = {row["k"]: row for row in found}
-            assert len(changed) == len(found)
+            befores = {r["k"]: r for r in found if r["_change_type"] == "update_preimage"}
+            changed = {r["k"]: r for r in found if r["_change_type"] != "update_preimage"}
+            assert len(befores) + len(changed) == len(found)
             assert all(old[k] == new.get(k) for k in old.keys() - changed.keys())
             assert changed.keys() >= new.keys() - old.keys()
             for key, row in changed.items():
                 shown = {name: row[name] for name in schema.names}
                 assert shown == (new.get(key) or old[key])
-                assert row["_before"] == old.get(key)
+                if key in befores:
+                    assert {name: befores[key][name] for name in schema.names} == old[key]
+                assert (key in befores) == (key in old and key in new)
         table.maintain()

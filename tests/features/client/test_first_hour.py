@@ -22,7 +22,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import kudulite as kudu
+import kudulite
 from kudulite.client.write_plan import WRITE_OPTIONS
 from kudulite.errors import KuduliteError
 from kudulite_spark.session import _check_import
@@ -132,7 +132,7 @@ class User:
     def print_a_moment(self) -> str:
         """A HybridTime prints as a time, and converts both ways."""
         moment = self.people.insert([{"id": 2}]).timestamp
-        again = kudu.Timestamp.from_datetime(moment.to_datetime())
+        again = kudulite.Timestamp.from_datetime(moment.to_datetime())
         assert moment.to_datetime() == again.to_datetime() and moment <= again
         return re.sub(r"\d", "0", str(moment)[:19])
 
@@ -140,14 +140,14 @@ class User:
         """`~` is the home directory, not a folder of that name."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HOME", str(self.root))
-            return f"{kudu.connect('~/wh2').root}, {Path('~').exists()}"
+            return f"{kudulite.connect('~/wh2').root}, {Path('~').exists()}"
 
     def read_the_help(self) -> str:
         """The help of a write names its options, and checkers know the package's types."""
         names = [
-            name for name in WRITE_OPTIONS if name in (inspect.getdoc(kudu.Table.upsert) or "")
+            name for name in WRITE_OPTIONS if name in (inspect.getdoc(kudulite.Table.upsert) or "")
         ]
-        return f"{', '.join(names)}; {(Path(kudu.__file__).parent / 'py.typed').exists()}"
+        return f"{', '.join(names)}; {(Path(kudulite.__file__).parent / 'py.typed').exists()}"
 
     def use_the_command_line(self) -> str:
         """Wrong paths of commands, and words that operators look for."""
@@ -204,10 +204,10 @@ CASES: dict[str, Callable[[User], object]] = {
     "changes(3)": lambda u: u.people.changes(3),
     "at='v1', a tag": lambda u: u.people.scan(at="v1"),
     "at='v2', no tag": lambda u: u.people.scan(at="v2"),
-    "connect('hdfs://cluster/wh')": lambda u: kudu.connect("hdfs://cluster/wh"),
-    "open_table('hdfs://node/wh/t')": lambda u: kudu.open_table("hdfs://node/wh/t"),
-    "connect(a table)": lambda u: kudu.connect(u.people.path),
-    "connect(None)": lambda u: kudu.connect(None),  # type: ignore[arg-type]
+    "connect('hdfs://cluster/wh')": lambda u: kudulite.connect("hdfs://cluster/wh"),
+    "open_table('hdfs://node/wh/t')": lambda u: kudulite.open_table("hdfs://node/wh/t"),
+    "connect(a table)": lambda u: kudulite.connect(u.people.path),
+    "connect(None)": lambda u: kudulite.connect(None),  # type: ignore[arg-type]
     "list_tables with a lost manifest": User.list_a_lost_table,
     "table(…) with a lost manifest": User.open_a_lost_table,
     "create_table(…) over a lost manifest": User.create_over_a_lost_table,

@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-import kudulite as kudu
+import kudulite
 from kudulite.errors import RowError
 from tests.support.tables.core_tables import CoreTables
 
@@ -27,11 +27,11 @@ FRAME = pd.DataFrame(
 )
 ARROW = pa.Table.from_pandas(FRAME, preserve_index=False)
 COLUMNS = [
-    ("id", kudu.int32),
-    ("name", kudu.string),
-    ("seen", kudu.unixtime_micros),
-    ("local", kudu.timestamp_ntz),
-    ("kind", kudu.string),
+    ("id", kudulite.int32),
+    ("name", kudulite.string),
+    ("seen", kudulite.unixtime_micros),
+    ("local", kudulite.timestamp_ntz),
+    ("kind", kudulite.string),
 ]
 FRAMES = {
     "pandas": FRAME,

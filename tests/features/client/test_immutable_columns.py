@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import kudulite as kudu
+import kudulite
 from kudulite.backups.backup_job import backup
 from kudulite.backups.restore_job import restore
 from kudulite.errors import OptionError, RowError, SchemaError
@@ -15,43 +15,43 @@ from tests.support.tables.core_tables import CoreTables
 IMMUTABLE = "UPDATE not allowed for immutable column"
 
 
-def created(core: CoreTables, **options) -> kudu.Table:
+def created(core: CoreTables, **options) -> kudulite.Table:
     """A table of an immutable column `i` and a mutable one `m`, with the row (1, "i1", "m1")."""
-    builder = kudu.schema_builder()
-    builder.add_column("k", kudu.int32, nullable=False).primary_key()
-    builder.add_column("i", kudu.string).mutable(False)
-    builder.add_column("m", kudu.string)
-    table = core.client(**options).create_table("t", builder.build(), hash_partitions=[(["k"], 2)])
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("i", kudulite.string, mutable=False),
+        kudulite.column("m", kudulite.string),
+    ]
+    table = core.client(**options).create_table(
+        "t", kudulite.schema(columns, "k"), hash_partitions=[(["k"], 2)]
+    )
     table.insert([{"k": 1, "i": "i1", "m": "m1"}])
     return table
 
 
 @pytest.fixture(params=[0, 100], ids=["bulk", "log"])
-def table(core: CoreTables, request) -> kudu.Table:
+def table(core: CoreTables, request) -> kudulite.Table:
     """The table, whose small batches are staged or go through the log."""
     return created(core, small_write_rows_max=request.param)
 
 
-def rows(table: kudu.Table) -> list[tuple]:
+def rows(table: kudulite.Table) -> list[tuple]:
     """All rows as tuples, in the order of their keys."""
     return [tuple(row.values()) for row in table.scan(ordered=True).to_pylist()]
 
 
 def test_the_schema_says_it():
-    """The spec, the column, the text, and the builder's keyword."""
-    builder = kudu.schema_builder()
-    builder.add_column("k", kudu.int64).primary_key()
-    builder.add_column("a", "double").mutable(True)
-    builder.add_column("b", "double").mutable(False)
-    builder.add_column("c", "double", mutable=False)
-    schema = builder.build()
-    assert [column.mutable for column in schema] == [True, True, False, False]
+    """The column, the text; never a key column."""
+    columns = [
+        kudulite.column("k", kudulite.int64),
+        kudulite.column("a", "double", mutable=True),
+        kudulite.column("b", "double", mutable=False),
+    ]
+    schema = kudulite.schema(columns, "k")
+    assert [column.mutable for column in schema] == [True, True, False]
     assert repr(schema["b"]) == 'double "b" IMMUTABLE' and repr(schema["a"]) == 'double "a"'
-    assert not kudu.schema_builder().copy_column(schema["b"]).build().mutable
-    builder = kudu.schema_builder()
-    builder.add_column("x", "int8").primary_key().mutable(False)
     with pytest.raises(SchemaError, match="column 'x': a key column never changes"):
-        builder.build()
+        kudulite.schema([kudulite.column("x", "int8", mutable=False)], "x")
 
 
 def test_an_insert_sets_the_cell(table):
@@ -136,7 +136,7 @@ def test_an_ordered_write_leaves_it_with_the_ignore_operations(core):
 
 def test_sessions_report_kudus_status(table):
     """As kudu-python's own test of immutable columns expects it."""
-    session = kudu.Session()
+    session = kudulite.Session()
 
     def failed(operation) -> str:
         session.apply(operation)
@@ -207,9 +207,10 @@ def test_it_is_altered_to_and_from(table):
         alterer.alter()
 
 
-def core_alterer(table: kudu.Table):
+def core_alterer(table: kudulite.Table):
     """An alterer of a table that was opened by itself."""
-    return kudu.connect(table.path.parent, background_maintenance=False).new_table_alterer(table)
+    client = kudulite.connect(table.path.parent, background_maintenance=False)
+    return client.new_table_alterer(table)
 
 
 def test_a_write_by_condition_refuses_it(table):

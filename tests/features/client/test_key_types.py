@@ -40,11 +40,12 @@ KEYS += [tuple((list(VALUES) * 2)[at : at + 3]) for at in range(len(VALUES))]
 def test_a_key_of_any_types_is_found_and_in_order(core: CoreTables, types: tuple[str, ...]):
     """By get, by a range of each column, before and after a flush, and after a reopening."""
     names = [f"k{number}" for number in range(len(types))]
-    builder = kudulite.schema_builder()
-    for name, column_type in zip(names, types, strict=True):
-        builder.add_column(name, column_type, nullable=False)
-    builder.add_column("v", "int64")
-    schema = builder.set_primary_keys(names).build()
+    columns = [
+        kudulite.column(name, column_type, nullable=False)
+        for name, column_type in zip(names, types, strict=True)
+    ]
+    columns.append(kudulite.column("v", "int64"))
+    schema = kudulite.schema(columns, names)
     client = core.client(small_write_rows_max=10_000)
     table = client.create_table("t", schema, hash_partitions=[(names, 2)])
     keys = list(itertools.product(*(VALUES[name] for name in types)))
@@ -71,7 +72,6 @@ def test_a_key_of_any_types_is_found_and_in_order(core: CoreTables, types: tuple
 @pytest.mark.parametrize("column_type", ["bool", "float", "double", "array(int32)"])
 def test_the_other_types_are_refused_in_a_key(column_type: str):
     """As in Kudu."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", column_type, nullable=False).primary_key()
+    columns = [kudulite.column("k", column_type)]
     with pytest.raises(kudulite.errors.SchemaError, match="key"):
-        builder.build()
+        kudulite.schema(columns, "k")

@@ -20,18 +20,18 @@ PATHS = pytest.mark.parametrize("small", [True, False], ids=["log", "files"])
 
 def new_table(core: CoreTables, name: str, *, small: bool = False, tablets: int = 1) -> Table:
     """A table with a default, a NOT NULL column that has one, and a client of its own."""
-    builder = kudulite.schema_builder()
-    builder.add_column("id", kudulite.int64, nullable=False)
-    builder.add_column("state", kudulite.string)
-    builder.add_column("score", kudulite.int64, default=5)
-    builder.add_column("rank", kudulite.int64, nullable=False, default=3)
-    builder.add_column("seq", kudulite.int64)
-    builder.set_primary_keys(["id"])
+    columns = [
+        kudulite.column("id", kudulite.int64),
+        kudulite.column("state", kudulite.string),
+        kudulite.column("score", kudulite.int64, default=5),
+        kudulite.column("rank", kudulite.int64, nullable=False, default=3),
+        kudulite.column("seq", kudulite.int64),
+    ]
     partitioning = kudulite.Partitioning()
     if tablets > 1:
         partitioning.add_hash_partitions(["id"], tablets)
     client = core.client(name, small_write_rows_max=100 if small else 0)
-    return client.create_table(name, builder.build(), partitioning)
+    return client.create_table(name, kudulite.schema(columns, "id"), partitioning)
 
 
 def three_rows(core: CoreTables, *, small: bool) -> Table:
@@ -112,13 +112,13 @@ def test_a_null_in_a_not_null_column_is_refused_where_it_is_given(core: CoreTabl
     table = new_table(core, "t", small=small)
     with pytest.raises(RowError, match="column 'rank': 1 row refused: null"):
         table.upsert([{"id": 1, "rank": None}, {"id": 2, "state": "x"}])
-    builder = kudulite.schema_builder()
-    builder.add_column("id", kudulite.int64, nullable=False)
-    builder.add_column("must", kudulite.int64, nullable=False)
-    builder.add_column("may", kudulite.int64)
-    builder.set_primary_keys(["id"])
+    columns = [
+        kudulite.column("id", kudulite.int64),
+        kudulite.column("must", kudulite.int64, nullable=False),
+        kudulite.column("may", kudulite.int64),
+    ]
     client = core.client("n", small_write_rows_max=100 if small else 0)
-    other = client.create_table("must", builder.build())
+    other = client.create_table("must", kudulite.schema(columns, "id"))
     other.insert([{"id": 1, "must": 1}])
     other.upsert([{"id": 1, "may": 2}, {"id": 2, "must": 2}])
     with pytest.raises(RowError, match=RowError.REASON_MISSING):
@@ -139,13 +139,13 @@ def test_ignore_null_holds_for_the_keys_that_a_dict_has(core: CoreTables, small:
 @PATHS
 def test_dicts_without_an_immutable_column_are_not_refused(core: CoreTables, small: bool):
     """Only those that set it are, or leave it under an IGNORE operation."""
-    builder = kudulite.schema_builder()
-    builder.add_column("id", kudulite.int64, nullable=False)
-    builder.add_column("born", kudulite.int64, mutable=False)
-    builder.add_column("v", kudulite.int64)
-    builder.set_primary_keys(["id"])
+    columns = [
+        kudulite.column("id", kudulite.int64),
+        kudulite.column("born", kudulite.int64, mutable=False),
+        kudulite.column("v", kudulite.int64),
+    ]
     client = core.client("i", small_write_rows_max=100 if small else 0)
-    table = client.create_table("i", builder.build())
+    table = client.create_table("i", kudulite.schema(columns, "id"))
     table.insert([{"id": 1, "born": 1, "v": 1}])
     table.upsert([{"id": 1, "v": 2}, {"id": 2, "born": 5}])
     assert table.get(1) == {"id": 1, "born": 1, "v": 2}
@@ -167,12 +167,12 @@ def test_an_overwrite_gives_defaults(core: CoreTables):
 
 def test_rows_that_are_numbered_may_set_different_columns(core: CoreTables):
     """The engine's ids do not depend on the columns that a dict sets."""
-    builder = kudulite.schema_builder()
-    builder.add_column("g", kudulite.int64, nullable=False)
-    builder.add_column("a", kudulite.int64)
-    builder.add_column("b", kudulite.int64, default=4)
-    builder.set_non_unique_primary_keys(["g"])
-    table = core.client("n").create_table("n", builder.build())
+    columns = [
+        kudulite.column("g", kudulite.int64),
+        kudulite.column("a", kudulite.int64),
+        kudulite.column("b", kudulite.int64, default=4),
+    ]
+    table = core.client("n").create_table("n", kudulite.schema(columns, "g", is_unique=False))
     table.insert([{"g": 1, "a": 1}, {"g": 1, "b": None}, {"g": 1, "b": 2}])
     rows = table.scan(["a", "b"], ordered=True).to_arrow().to_pylist()
     assert rows == [{"a": 1, "b": 4}, {"a": None, "b": None}, {"a": None, "b": 2}]

@@ -223,10 +223,10 @@ def test_writes_are_right_while_memory_is_forgotten(core: CoreTables, count: int
 MANY = """
 import resource, sys
 import pyarrow as pa
-import kudulite as kudu
+import kudulite
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 4096))
-client = kudu.connect(sys.argv[1], background_maintenance=False)
+client = kudulite.connect(sys.argv[1], background_maintenance=False)
 table = client.create_table(
     "t", pa.schema([("k", pa.int64())]), primary_key="k", hash_partitions=[(["k"], 120)]
 )

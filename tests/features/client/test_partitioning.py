@@ -7,7 +7,7 @@ import pytest
 
 from kudulite import Partitioning
 from kudulite.errors import SchemaError
-from kudulite.model.schema import schema_from_arrow
+from kudulite.model.new_schema import schema_from_arrow
 
 SCHEMA = schema_from_arrow(pa.schema([("k", pa.int64())]), ["k"])
 

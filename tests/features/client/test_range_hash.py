@@ -187,7 +187,7 @@ def test_an_alteration_adds_and_drops_such_ranges(core: CoreTables):
         for row in table.changes(before).to_arrow().to_pylist()
     }
     expected = {(d, f"h{i}"): "delete" for d in range(10, 20) for i in range(4)}
-    expected |= dict.fromkeys([(10, "h1"), (15, "h1"), (19, "h1")], "update")
+    expected |= dict.fromkeys([(10, "h1"), (15, "h1"), (19, "h1")], "update_postimage")
     assert changed == expected | {(31, "h1"): "insert"}
     assert [row["_change_type"] for row in table.history((15, "h1")).to_pylist()][-1] == "insert"
     table = altered(client, "t", lambda a: a.alter_column("machine", rename_to="id"))
@@ -385,9 +385,9 @@ class RandomTable:
             elif new is None:
                 assert found.pop(key) == ("delete", old)
             elif old != new:
-                assert found.pop(key) == ("update", new)
+                assert found.pop(key) == ("update_postimage", new)
             elif key in found:
-                assert found.pop(key) == ("update", new)
+                assert found.pop(key) == ("update_postimage", new)
         assert not found
 
 

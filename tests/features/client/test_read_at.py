@@ -417,11 +417,12 @@ def test_rows_that_do_not_differ_make_no_version(shop):
 
 def test_a_computed_update_may_repeat_an_immutable_cell(core):
     """As it is; another value is refused, and so is one of a key that the write has twice."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False).primary_key()
-    builder.add_column("i", kudulite.string).mutable(False)
-    builder.add_column("m", kudulite.string)
-    table = core.client().create_table("t", builder.build(), hash_partitions=[])
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("i", kudulite.string, mutable=False),
+        kudulite.column("m", kudulite.string),
+    ]
+    table = core.client().create_table("t", kudulite.schema(columns, "k"), hash_partitions=[])
     old = [{"k": k, "i": "i", "m": "m"} for k in range(3)]
     table.insert([*old, {"k": 3, "i": None, "m": "m"}])
     new = [{**row, "m": "n"} for row in table.scan(ordered=True).to_pylist()]

@@ -6,7 +6,7 @@ from typing import Any, is_typeddict
 
 import pytest
 
-import kudulite as kudu
+import kudulite
 from kudulite.backups.backup_job import begin_backup
 from kudulite.backups.restore_job import begin_restore
 from kudulite.kudu.scanner import Scanner
@@ -14,38 +14,39 @@ from kudulite.kudu.tokens import ScanTokenBuilder
 from tests.support.tables.core_tables import environment
 
 
-def described_table() -> tuple[kudu.SchemaBuilder, kudu.ColumnSpec, kudu.Partitioning]:
-    """A schema with its key column, and a partitioning."""
-    builder = kudu.schema_builder()
-    key = builder.add_column("k", kudu.int64, nullable=False)
-    builder.add_column("v", kudu.string, default="x", encoding="plain", compression="zstd")
-    builder.set_primary_keys(["k"])
-    partitioning = kudu.Partitioning().add_hash_partitions(["k"], 2)
+def described_table() -> tuple[kudulite.Schema, kudulite.Partitioning]:
+    """A schema and a partitioning."""
+    columns = [
+        kudulite.column("k", kudulite.int64),
+        kudulite.column("v", kudulite.string, default="x", encoding="plain", compression="zstd"),
+    ]
+    partitioning = kudulite.Partitioning().add_hash_partitions(["k"], 2)
     partitioning.set_range_partition_columns(["k"]).add_range_partition([0], [100])
-    return builder, key, partitioning
+    return kudulite.schema(columns, "k"), partitioning
 
 
 def public_objects(folder: Path) -> list[Any]:
     """One of each public class, and what their methods give."""
-    client = kudu.Client(folder / "root", environment())
-    builder, key, partitioning = described_table()
-    table = client.create_table("t", builder.build(), partitioning)
+    client = kudulite.Client(folder / "root", environment())
+    schema, partitioning = described_table()
+    table = client.create_table("t", schema, partitioning)
     result = table.insert([{"k": 1, "v": "a"}, {"k": 2, "v": "b"}])
     session = client.new_session()
     kinds = ("insert", "upsert", "update", "delete")
     names = [f"new_{kind}{suffix}" for kind in kinds for suffix in ("", "_ignore")]
     operations = [getattr(table, name)({"k": 1}) for name in names]
     session.apply(table.new_insert({"k": 1, "v": "again"}))
-    with pytest.raises(kudu.errors.RowError):
+    with pytest.raises(kudulite.errors.RowError):
         session.flush()
     start, write = table.current_timestamp(), table.new_bulk_write("upsert")
     table.upsert([{"k": 1, "v": "c"}])
     scanner = Scanner(table).add_predicate(table["v"] == "c")
     alterer = client.new_table_alterer(table)
-    alterer.add_column("w", kudu.int8)
-    limits = kudu.NativeLimits(excluded_fraction_max=1, handed_bytes_max=0, decoded_bytes_max=0)
+    spec = alterer.add_column("w", kudulite.int8)
+    limits = kudulite.NativeLimits(excluded_fraction_max=1, handed_bytes_max=0, decoded_bytes_max=0)
     plan = table.native_plan(where=[table["k"] < 50], limits=limits)
-    objects = [client, builder, key, partitioning, table, table.schema, *table.schema.columns]
+    objects = [client, spec, partitioning, table, table.schema, *table.schema.columns]
+    objects += [table["k"], table["k"] + 1]
     objects += [
         result,
         result.timestamp,
@@ -57,10 +58,10 @@ def public_objects(folder: Path) -> list[Any]:
     objects += [
         session.counters,
         *table.versions(),
-        kudu.parse_operation("upsert"),
+        kudulite.parse_operation("upsert"),
         table["v"],
         table["v"] == "c",
-        kudu.int64,
+        kudulite.int64,
         write,
         write.stage([], 0),
     ]
@@ -69,7 +70,7 @@ def public_objects(folder: Path) -> list[Any]:
         *table.scan_tokens(),
         *table.change_tokens(start),
         ScanTokenBuilder(table),
-        kudu.ReadRequest.of(["v"], table["k"] < 50),
+        kudulite.ReadRequest.of(["v"], table["k"] < 50),
         alterer,
     ]
     token_scanner = ScanTokenBuilder(table).build()[0].into_kudu_scanner()
@@ -82,7 +83,7 @@ def public_objects(folder: Path) -> list[Any]:
     return objects + jobs_of(table, folder)
 
 
-def jobs_of(table: kudu.Table, folder: Path) -> list[Any]:
+def jobs_of(table: kudulite.Table, folder: Path) -> list[Any]:
     """A backup and a restore, with their parts."""
     objects: list[Any] = []
     with begin_backup(table, folder / "backups") as job:
@@ -91,9 +92,9 @@ def jobs_of(table: kudu.Table, folder: Path) -> list[Any]:
         objects.append(job.finish())
     with begin_restore(folder / "backups", folder / "root" / "r") as restore:
         objects += [restore, *restore.steps()]
-    client = kudu.connect(folder / "other")
+    client = kudulite.connect(folder / "other")
     client.create_table("t", table.schema)
-    return [*objects, client.soft_delete_table("t", 60), kudu.RangePartition(0, 10)]
+    return [*objects, client.soft_delete_table("t", 60), kudulite.RangePartition(0, 10)]
 
 
 def test_every_public_object_has_a_readable_repr(tmp_path: Path):
@@ -105,8 +106,8 @@ def test_every_public_object_has_a_readable_repr(tmp_path: Path):
         assert len(text) > 2
     classes = {
         value
-        for name in kudu.__all__
-        if inspect.isclass(value := getattr(kudu, name))
+        for name in kudulite.__all__
+        if inspect.isclass(value := getattr(kudulite, name))
         and not issubclass(value, Exception)
         and not is_typeddict(value)  # its objects are dicts
     }
@@ -116,17 +117,18 @@ def test_every_public_object_has_a_readable_repr(tmp_path: Path):
 
 def test_what_reprs_say(tmp_path: Path):
     """In the words of the table: types, names and conditions, never only an id."""
-    client = kudu.Client(tmp_path, environment())
-    builder = kudu.schema_builder()
-    builder.add_column("id", kudu.int64, nullable=False)
-    builder.add_column('a "b"', kudu.string, default="x", encoding="plain", compression="zstd")
-    builder.set_primary_keys(["id"])
-    assert repr(builder).startswith("<kudulite schema builder: ColumnSpec('id', type=int64")
-    partitioning = kudu.Partitioning().add_hash_partitions("id", 2)
+    client = kudulite.Client(tmp_path, environment())
+    columns = [
+        kudulite.column("id", kudulite.int64),
+        kudulite.column(
+            'a "b"', kudulite.string, default="x", encoding="plain", compression="zstd"
+        ),
+    ]
+    partitioning = kudulite.Partitioning().add_hash_partitions("id", 2)
     partitioning.set_range_partition_columns("id").add_range_partition([0], [9])
     assert repr(partitioning) == "Partitioning(hash (id) in 2 buckets; range (id): [0] to [9])"
-    assert repr(kudu.Partitioning()) == "Partitioning(none)"
-    table = client.create_table("t", builder.build(), partitioning)
+    assert repr(kudulite.Partitioning()) == "Partitioning(none)"
+    table = client.create_table("t", kudulite.schema(columns, "id"), partitioning)
     key, value = table.schema.columns
     assert repr(key) == 'int64 "id" NOT NULL'
     assert repr(value) == """string "a ""b""\" DEFAULT 'x' ENCODING plain COMPRESSION zstd"""

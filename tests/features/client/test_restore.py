@@ -72,7 +72,7 @@ def test_a_truncate_is_undone(table):
 
 def test_cells_of_every_kind_are_restored(core):
     """Nulls, arrays, NaN, bytes, decimals, and the key's columns alone."""
-    builder = kudulite.schema_builder()
+    columns = []
     kinds = {
         "a": (kudulite.array(kudulite.string), [["x", None], None, []]),
         "b": (kudulite.binary, [b"\0", None, b""]),
@@ -84,11 +84,10 @@ def test_cells_of_every_kind_are_restored(core):
         "f": (kudulite.double, [0.5, None, -0.0]),
         "o": (kudulite.bool_, [True, None, False]),
     }
-    builder.add_column("k", kudulite.int32, nullable=False)
+    columns.append(kudulite.column("k", kudulite.int32))
     for name, (kind, _) in kinds.items():
-        builder.add_column(name, kind)
-    builder.set_primary_keys(["k"])
-    table = core.client().create_table("t", builder.build())
+        columns.append(kudulite.column(name, kind))
+    table = core.client().create_table("t", kudulite.schema(columns, "k"))
     cells = {name: values for name, (_, values) in kinds.items()}
     table.insert(pa.table({"k": [1, 2, 3], **cells}))
     before, moment = stored(table), table.current_timestamp()

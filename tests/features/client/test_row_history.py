@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+import kudulite
 from kudulite.errors import SchemaError
 from tests.support.tables.core_tables import CoreTables, ManualClock
 
@@ -28,14 +29,18 @@ def test_every_version_is_there_the_oldest_first(core):
         ("a", "insert"),
         ("a", "delete"),
         ("c", "insert"),
-        ("d", "update"),
+        ("d", "update_postimage"),
         ("d", "delete"),
     ]
-    moments = [row["_commit_timestamp"] for row in found]
+    moments = [row["_commit_version"] for row in found]
     assert moments[:2] + moments[3:] == [made, gone, changed, ended]
     assert gone < moments[2] <= after
     assert table.history({"k": 9}).to_pylist() == []
-    assert table.history(9).schema.names == ["k", "v", "_change_type", "_commit_timestamp"]
+    assert [row["_commit_timestamp"] for row in found] == [
+        kudulite.Timestamp(moment).to_datetime() for moment in moments
+    ]
+    of_changes = list(table.changes(0).schema)[2:]
+    assert list(table.history(9).schema)[2:] == [f.with_nullable(True) for f in of_changes]
 
 
 def test_only_what_a_read_may_see_is_there(core: CoreTables):
@@ -51,7 +56,7 @@ def test_only_what_a_read_may_see_is_there(core: CoreTables):
     clock.microseconds += 5 * MICROSECONDS_A_DAY
     table.upsert([{"k": 9, "v": ""}])  # the mark is never after the newest commit
     found = table.history(1).to_pylist()
-    assert [(row["v"], row["_commit_timestamp"]) for row in found] == [
+    assert [(row["v"], row["_commit_version"]) for row in found] == [
         ("b", stamps[1]),
         ("c", stamps[2]),
     ]

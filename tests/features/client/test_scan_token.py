@@ -24,11 +24,10 @@ LARGE_ROWS = 300_000
 @pytest.fixture
 def table(core: CoreTables) -> Table:
     """Four tablets, three rowsets in each, updates and deletes."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.string)
-    builder.set_primary_keys(["k"])
-    table = core.client().create_table("t", builder.build(), hash_partitions=[(["k"], 4)])
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.string)]
+    table = core.client().create_table(
+        "t", kudulite.schema(columns, "k"), hash_partitions=[(["k"], 4)]
+    )
     for start in (0, 1, 2):
         table.insert([{"k": k, "v": f"v{k}"} for k in range(start, 90, 3)])
     table.update([{"k": k, "v": None} for k in range(20)])

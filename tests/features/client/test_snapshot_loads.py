@@ -67,13 +67,13 @@ def test_an_overwrite_by_no_rows_deletes_all(table):
 
 def test_columns_that_are_not_given_become_their_defaults(core):
     """Also where the row is there: an overwrite has new rows, with their immutable cells."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int64, default=3)
-    builder.add_column("fixed", kudulite.string, mutable=False)
-    builder.add_column("needed", kudulite.int32, nullable=False)
-    builder.set_primary_keys(["k"])
-    table = core.client(small_write_rows_max=0).create_table("t", builder.build())
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("v", kudulite.int64, default=3),
+        kudulite.column("fixed", kudulite.string, mutable=False),
+        kudulite.column("needed", kudulite.int32, nullable=False),
+    ]
+    table = core.client(small_write_rows_max=0).create_table("t", kudulite.schema(columns, "k"))
     table.insert([{"k": k, "v": k + 1, "fixed": "a", "needed": 1} for k in range(5)])
     given = [{"k": k, "fixed": "ab"[k % 2], "needed": 1} for k in range(5)]
     result = table.overwrite(given, unchanged="skip")

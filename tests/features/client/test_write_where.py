@@ -10,8 +10,9 @@ import pytest
 
 import kudulite
 from kudulite.client import batch_operations
-from kudulite.client.batch_operations import with_constants
+from kudulite.client.computed_rows import with_cells
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
+from kudulite.model.expression_text import ConstantCell
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.tablet import resolve
 from tests.support.tables.core_tables import CoreTables, altered, stored
@@ -20,13 +21,13 @@ from tests.support.tables.core_tables import CoreTables, altered, stored
 @pytest.fixture
 def table(core: CoreTables) -> kudulite.Table:
     """Rows (k, "red" or "blue", k) for k in 0..9, in two tablets."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("color", kudulite.string)
-    builder.add_column("v", kudulite.int64, nullable=False)
-    builder.set_primary_keys(["k"])
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("color", kudulite.string),
+        kudulite.column("v", kudulite.int64, nullable=False),
+    ]
     client = core.client()
-    made = client.create_table("t", builder.build(), hash_partitions=[(["k"], 2)])
+    made = client.create_table("t", kudulite.schema(columns, "k"), hash_partitions=[(["k"], 2)])
     made.insert([{"k": k, "color": "red" if k % 2 else "blue", "v": k} for k in range(10)])
     return made
 
@@ -132,12 +133,9 @@ def test_a_set_value_is_a_cell_of_its_column(core):
         "o": (kudulite.bool_, True),
         "y": (kudulite.date, datetime.date(2026, 1, 1)),
     }
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    for name, (kind, _) in cells.items():
-        builder.add_column(name, kind)
-    builder.set_primary_keys(["k"])
-    table = core.client().create_table("t", builder.build())
+    columns = [kudulite.column("k", kudulite.int32)]
+    columns += [kudulite.column(name, kind) for name, (kind, _) in cells.items()]
+    table = core.client().create_table("t", kudulite.schema(columns, "k"))
     table.insert([{"k": 1}])
     values = {name: value for name, (_, value) in cells.items()}
     assert table.update(where=(), set=values).updated == 1
@@ -204,7 +202,8 @@ def test_an_altered_table_is_written_as_it_is_now(core, table):
 def test_a_large_constant_is_cut_into_small_batches():
     """A text of 1 MiB for 100,000 rows would be 100 GB."""
     batch = pa.record_batch({"k": pa.array(range(40))})
-    parts = list(with_constants(iter([batch]), {"s": pa.scalar("x" * (1 << 20))}))
+    cell = ConstantCell(pa.scalar("x" * (1 << 20)))
+    parts = list(with_cells(iter([batch]), ["k"], {"s": cell}))
     assert sum(part.num_rows for part in parts) == 40
     assert max(part.nbytes for part in parts) <= 17 << 20
 

@@ -15,12 +15,6 @@ from tests.support.tables.core_tables import CoreTables
 
 
 @pytest.fixture
-def client(core: CoreTables) -> kudu.Client:
-    """A client of an empty directory."""
-    return kudu.connect(core.root / "root")
-
-
-@pytest.fixture
 def table(client: kudu.Client) -> kudu.Table:
     """An empty table of a key and two values."""
     builder = client.schema_builder()
@@ -53,14 +47,16 @@ def test_a_time_delta_is_a_length_of_time():
 def test_errors_are_one_tree_and_none_of_the_engine_leaves_it(
     client: kudu.Client, table: kudu.Table
 ):
-    """Also of the engine's own methods, which tables have too."""
+    """Its error is the cause; the engine's own objects raise it as it is."""
     for kind in (kudu.KuduNotFound, kudu.KuduNotSupported, kudu.KuduInvalidArgument):
         assert issubclass(kind, kudu.KuduBadStatus)
         assert issubclass(kind, kudu.KuduException)
     assert not issubclass(kudu.KuduBadStatus, kudulite.errors.KuduliteError)
     with pytest.raises(kudu.KuduNotFound) as caught:
-        table.scan(columns=["absent"])
+        table.scanner().set_projected_column_names(["absent"])
     assert isinstance(caught.value.__cause__, kudulite.errors.ColumnNotFoundError)
+    with pytest.raises(kudulite.errors.ColumnNotFoundError):
+        table.engine.scan(columns=["absent"])
     with pytest.raises(kudu.KuduNotSupported):
         alterer = client.new_table_alterer(table)
         alterer.alter_column("int_val").type("string")
@@ -70,7 +66,7 @@ def test_errors_are_one_tree_and_none_of_the_engine_leaves_it(
         lambda: table.schema,
         table.scanner,
         lambda: table.new_insert((1,)),
-        lambda: len(table),
+        lambda: table.num_columns,
     ):
         with pytest.raises(kudu.KuduNotFound):
             use()
@@ -79,18 +75,37 @@ def test_errors_are_one_tree_and_none_of_the_engine_leaves_it(
 def test_the_engine_and_the_module_share_tables(
     core: CoreTables, client: kudu.Client, table: kudu.Table
 ):
-    """Rows of one are seen by the other; a table has the engine's methods as well."""
+    """Rows of one are seen by the other; a table has the engine's beside it."""
     other = kudulite.connect(core.root / "root").table("t")
     other.insert({"key": [1], "int_val": [2]})
     assert rows(table) == [(1, 2, None)]
-    assert table.scan(where="key = 1").count() == 1
-    assert table.arrow_schema == other.arrow_schema
-    assert "int_val" in table._repr_html_()
+    assert table.engine.scan(where="key = 1").count() == 1
+    assert table.engine.arrow_schema == other.arrow_schema
+    assert "int_val" in table.engine._repr_html_()
     assert pickle.loads(pickle.dumps(table)).schema.equals(table.schema)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        table.upsert({"key": [2], "int_val": [3]})
+        table.engine.upsert({"key": [2], "int_val": [3]})
     assert [row["key"] for row in other.scan(ordered=True)] == [1, 2]
+
+
+def test_a_name_of_the_engine_says_where_it_is(client: kudu.Client, table: kudu.Table):
+    """Any other name is an error as of any object."""
+    with pytest.raises(
+        AttributeError, match=r"no scan; use table\.engine\.scan, .*kudulite\.Table"
+    ):
+        table.scan()
+    with pytest.raises(
+        AttributeError, match=r"no new_staging; use client\.engine\.new_staging, of"
+    ):
+        client.new_staging()
+    with pytest.raises(AttributeError, match="^'Table' object has no attribute 'scannner'$"):
+        table.scannner()
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(table)
+    with pytest.raises(TypeError, match="expected a table of kudulite.kudu, got <kudulite table"):
+        client.new_table_alterer(table.engine)
+    assert not hasattr(client, "new_staging") and not hasattr(table, "_repr_html_")
 
 
 def test_the_example_for_kudu_python_runs(core: CoreTables):
@@ -155,8 +170,8 @@ def test_limits_are_those_of_kudu_unless_the_client_raises_them(core: CoreTables
     found = table.scanner().set_fault_tolerant().read_all_tuples()
     assert [len(b) for _, b, *_ in found] == [0, len(key) - 1, 0]
     # The engine itself has no such limits.
-    table.upsert([{"a": "", "b": "", "n1": 2 * cell}])
-    assert len(table.get(("", ""))["n1"]) == 1 << 17
+    table.engine.upsert([{"a": "", "b": "", "n1": 2 * cell}])
+    assert len(table.engine.get(("", ""))["n1"]) == 1 << 17
 
 
 def test_an_array_has_as_many_elements_as_the_client_permits(core: CoreTables):
@@ -180,6 +195,6 @@ def test_an_array_has_as_many_elements_as_the_client_permits(core: CoreTables):
         session = free.new_session()
         session.apply(free.table("t").new_upsert({"k": number + 10, "flags": one_more}))
         session.flush()
-    table.upsert([{"k": 20, "flags": [False] * 5000}])
-    found = table.scan(ordered=True).to_arrow().to_pydict()
+    table.engine.upsert([{"k": 20, "flags": [False] * 5000}])
+    found = table.engine.scan(ordered=True).to_arrow().to_pydict()
     assert list(map(len, found["flags"])) == [1024] * 3 + [1025] * 3 + [5000]

@@ -8,7 +8,6 @@ import pytest
 
 import kudulite.kudu as kudu
 from kudulite.kudu.client import Partitioning
-from tests.support.tables.core_tables import CoreTables
 
 UTC = datetime.UTC
 START = datetime.datetime(2016, 1, 1, tzinfo=UTC)
@@ -22,12 +21,6 @@ TYPE_ROWS = [
     (2, START + datetime.timedelta(days=9), Decimal("0.99"), "测试二", False, 200.1, -1,
      "Иордания".encode(), "测试二", datetime.date(2020, 1, 1), -150.2),
 ]  # fmt: skip
-
-
-@pytest.fixture
-def client(core: CoreTables) -> kudu.Client:
-    """A client of an empty directory."""
-    return kudu.connect(core.root / "root")
 
 
 @pytest.fixture
@@ -98,7 +91,7 @@ def by_tokens(client: kudu.Client, table: kudu.Table, **settings) -> list[tuple]
         getattr(builder, name)(value)
     rows = []
     for token in builder.build():
-        other = kudu.connect(client.root)
+        other = kudu.connect(client.engine.root)
         scanner = other.deserialize_token_into_scanner(token.serialize())
         rows += scanner.open().read_all_tuples()
         scanner.close()
@@ -303,7 +296,7 @@ def test_a_token_knows_its_tablet_and_where_it_is_read(client, table):
         scanner = token.into_kudu_scanner().open()
         assert replica.is_leader()
         assert scanner.get_current_server() == replica.ts() == client.list_tablet_servers()[0]
-        assert token.tablet().id() in table.tablet_ids
+        assert token.tablet().id() in table.engine.tablet_ids
         other = kudu.ScanToken().deserialize_into_scanner(client, token.serialize())
         assert sorted(other.read_all_tuples()) == sorted(scanner.read_all_tuples())
     assert table.scanner().get_current_server().hostname()

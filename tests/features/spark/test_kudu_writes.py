@@ -59,10 +59,10 @@ def context(tmp_path, monkeypatch) -> KuduContext:
     """A context without a session, over a directory with one table."""
     monkeypatch.setattr(kudu_context, "start_directory", lambda spark: None)
     monkeypatch.setattr(kudu_context, "activate", lambda spark: None)
-    builder = kudulite.schema_builder()
-    builder.add_column("id", kudulite.int64, nullable=False)
-    builder.set_primary_keys(["id"])
-    kudulite.connect(tmp_path, background_maintenance=False).create_table("t", builder.build())
+    columns = [kudulite.column("id", kudulite.int64)]
+    kudulite.connect(tmp_path, background_maintenance=False).create_table(
+        "t", kudulite.schema(columns, "id")
+    )
     return KuduContext(SimpleNamespace(), str(tmp_path))
 
 

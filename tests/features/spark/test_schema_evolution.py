@@ -25,13 +25,13 @@ from kudulite_spark.write_plan import Evolution, evolved_table, needed_evolution
 @pytest.fixture
 def path(tmp_path) -> str:
     """A table (k int32 | n int32, f float, s varchar(5))."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("n", kudulite.int32)
-    builder.add_column("f", kudulite.float_)
-    builder.add_column("s", varchar(5))
-    builder.set_primary_keys(["k"])
-    kudulite.connect(tmp_path).create_table("t", builder.build())
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("n", kudulite.int32),
+        kudulite.column("f", kudulite.float_),
+        kudulite.column("s", varchar(5)),
+    ]
+    kudulite.connect(tmp_path).create_table("t", kudulite.schema(columns, "k"))
     return str(tmp_path / "t")
 
 

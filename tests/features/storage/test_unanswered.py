@@ -53,12 +53,9 @@ def keys(table: Table, at: int | None = None) -> list[int]:
 
 def new_ranges(client: Client) -> Table:
     """A table of one range."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int64, nullable=False)
-    builder.add_column("v", kudulite.int64)
-    builder.set_primary_keys(["k"])
+    columns = [kudulite.column("k", kudulite.int64), kudulite.column("v", kudulite.int64)]
     bounds = {"columns": ["k"], "bounds": [[[0], [10]]]}
-    return client.create_table("t", builder.build(), range_partitions=bounds)
+    return client.create_table("t", kudulite.schema(columns, "k"), range_partitions=bounds)
 
 
 @pytest.mark.parametrize("fault", ["late", "unanswered"])

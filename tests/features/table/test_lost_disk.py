@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import kudulite as kudu
+import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import StorageError
@@ -42,14 +42,14 @@ USES: dict[str, Callable[[Client, Table, int], object]] = {
     "alter": lambda c, t, x: c.new_table_alterer(t).set_history_retention(1).alter(),
     "copy": lambda c, t, x: t.copy_to(c.root / "copy"),
     "table": lambda c, t, x: c.table("t"),
-    "open_table": lambda c, t, x: kudu.open_table(t.path),
+    "open_table": lambda c, t, x: kudulite.open_table(t.path),
     "table_exists": lambda c, t, x: c.table_exists("t"),
     "list_tables": lambda c, t, x: c.list_tables(),
     "create_table": lambda c, t, x: c.create_table("u", {"id": [1]}, primary_key="id"),
     "rename_table": lambda c, t, x: c.rename_table("t", "u"),
     "delete_table": lambda c, t, x: c.delete_table("t"),
-    "connect": lambda c, t, x: kudu.connect(c.root),
-    "backup": lambda c, t, x: kudu.backup(t, c.root / "backups"),
+    "connect": lambda c, t, x: kudulite.connect(c.root),
+    "backup": lambda c, t, x: kudulite.backup(t, c.root / "backups"),
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import kudulite as kudu
+import kudulite
 from kudulite.chain.manifest import Manifest, Origin
 from kudulite.chain.partition import RangeWithHashSchema
 from kudulite.client.client import Client
@@ -203,7 +203,7 @@ def test_writes_that_were_prepared_before_a_drop_are_refused(client: Client):
     with pytest.raises(ConflictError, match="altered during a write"):
         write.commit([staged])
     write.abort()
-    with pytest.raises(kudu.KuduException):
+    with pytest.raises(kudulite.KuduliteError):
         session.flush()
     assert "no range partition covers" in str(session.get_pending_errors()[0][0])
     with pytest.raises(RowError, match="no range partition covers"):

@@ -27,11 +27,8 @@ from tests.support.tables.core_tables import CoreTables, descriptors_below, stor
 
 def create(client: Client) -> Table:
     """An empty table of one tablet."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int32)
-    builder.set_primary_keys(["k"])
-    return client.create_table("t", builder.build())
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int32)]
+    return client.create_table("t", kudulite.schema(columns, "k"))
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from kudulite.client.row_operations import RowOperations, RowTarget
 from kudulite.errors import KuduliteError, RowError
-from kudulite.model.schema import Schema, schema_from_arrow
+from kudulite.model.new_schema import schema_from_arrow
+from kudulite.model.schema import Schema
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_effects import RowOperation, RowWriteFailure, RowWriteResult, WriteCounts
 from tests.support.tables.core_tables import environment

@@ -37,17 +37,17 @@ def state_of(table: Table) -> State:
 
 def make_table(client: Client) -> Table:
     """Three ranges of two buckets each, with rows in all of them."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("h", kudulite.string, nullable=False)
-    builder.add_column("a", kudulite.string, default="unset")
-    builder.add_column("b", kudulite.int16)
-    builder.add_column("d", "decimal(9, 2)")
-    builder.set_primary_keys(["k", "h"])
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("h", kudulite.string),
+        kudulite.column("a", kudulite.string, default="unset"),
+        kudulite.column("b", kudulite.int16),
+        kudulite.column("d", "decimal(9, 2)"),
+    ]
     bounds = [[0, 100], [100, 200], [200, 300]]
     table = client.create_table(
         NAME,
-        builder.build(),
+        kudulite.schema(columns, ["k", "h"]),
         hash_partitions=[(["h"], 2)],
         range_partitions={"columns": ["k"], "bounds": bounds},
     )

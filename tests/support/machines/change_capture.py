@@ -62,15 +62,15 @@ class Capture:
 
     def create(self, name: str) -> Table:
         """A new table."""
-        builder = kudulite.schema_builder()
-        builder.add_column("k", kudulite.int32, nullable=False)
-        builder.add_column("o", self.ordering_type)
-        builder.add_column("v", kudulite.string)
-        builder.add_column("x", kudulite.double)
-        builder.set_primary_keys(["k"])
+        columns = [
+            kudulite.column("k", kudulite.int32),
+            kudulite.column("o", self.ordering_type),
+            kudulite.column("v", kudulite.string),
+            kudulite.column("x", kudulite.double),
+        ]
         buckets = self.random.choice([1, 1, 3])
         options = {"hash_partitions": [(["k"], buckets)]} if buckets > 1 else {}
-        return self.core.client().create_table(name, builder.build(), **options)
+        return self.core.client().create_table(name, kudulite.schema(columns, "k"), **options)
 
     def deliver(self, name: str) -> list[str]:
         """Send the changes to a new table, in a random way; returns the rows that it has then."""

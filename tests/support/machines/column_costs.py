@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import kudulite as kudu
+import kudulite
 from kudulite.basefile import base_data
 from kudulite.client.table import Table
 from kudulite.delta.delta_file import DeltaFile
@@ -178,13 +178,13 @@ def measured(folder: Path, row_count: int, fraction: float, seed: int) -> Column
     """Make the table, update, compact the column everywhere; check all rows; return the costs."""
     rows = make_rows(row_count, seed)
     updated = _updated(rows, fraction, seed)
-    with kudu.connect(folder, background_maintenance=False) as client:
+    with kudulite.connect(folder, background_maintenance=False) as client:
         table = client.create_table("costs", rows.schema, primary_key="id")
         table.insert(rows)
         before = table.current_timestamp()
         table.update(updated)
     # Opened anew, so that nothing that was read before goes uncounted.
-    with kudu.connect(folder, background_maintenance=False) as client:
+    with kudulite.connect(folder, background_maintenance=False) as client:
         table = client.table("costs")
         costs = _compacted(table)
         _check_rows(table.scan(ordered=True).to_arrow(), _with_updates(rows, updated))

@@ -103,14 +103,14 @@ class Told:
 
 def create(folder: Path) -> Table:
     """The empty table, hashed by writer to four tablets."""
-    builder = kudulite.schema_builder()
-    builder.add_column("writer", kudulite.int32, nullable=False)
-    builder.add_column("number", kudulite.int64, nullable=False)
-    builder.add_column("batch", kudulite.int64)
-    builder.add_column("text", kudulite.string)
-    builder.set_primary_keys(["writer", "number"])
+    columns = [
+        kudulite.column("writer", kudulite.int32),
+        kudulite.column("number", kudulite.int64),
+        kudulite.column("batch", kudulite.int64),
+        kudulite.column("text", kudulite.string),
+    ]
     table = Client(folder, environment()).create_table(
-        "t", builder.build(), hash_partitions=[(["writer"], TABLETS)]
+        "t", kudulite.schema(columns, ["writer", "number"]), hash_partitions=[(["writer"], TABLETS)]
     )
     levels = table.tablet_index([{"writer": writer, "number": 0} for writer in LEVELS])
     assert sorted(levels.to_pylist()) == [*range(TABLETS)], "each tablet has a level"
@@ -308,7 +308,7 @@ def _look_at_levels(table: Table, rows: pa.Table, since: int, chance: random.Ran
         count = table.scan(where=f"{levels} and batch = {number}").count()
         assert count in (0, TABLETS), f"count at the present: {count} of batch {number}"
     changed = table.changes(since, where=levels).to_pylist()
-    commits = {(row["batch"], row["_commit_timestamp"]) for row in changed}
+    commits = {(row["batch"], row["_commit_version"]) for row in changed}
     assert len(changed) in (0, TABLETS) and len(commits) <= 1, f"changes since {since}: {changed}"
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from kudulite.client.schema_builder import RangePartition
+from kudulite.chain.partitioning import RangePartition
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.upkeep.alter import forget_alterations

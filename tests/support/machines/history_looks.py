@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import kudulite
 from kudulite import ColumnExpression
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, TimestampError
+from kudulite.tablet.tablet_scan import CHANGE_COLUMNS
 from tests.support.machines.history_setup import HistoryState, by_key, value_of
 from tests.support.oracle.table_model import Key, Shown, holds, predicate_of
 from tests.support.tables.core_tables import environment, tuples
@@ -261,25 +263,17 @@ class ChangeSteps(HistoryState):
             ]
         else:
             listed = table.changes(start, end, images=images).to_arrow().to_pylist()
-        found: dict[Key, tuple] = {}
+        found: dict[Key, list[tuple]] = {}
         for row in listed:
-            change, timestamp = row.pop("_change_type"), row.pop("_commit_timestamp")
-            before = row.pop("_before") if images == "both" else None
-            before = None if before is None else tuple(before.values())
+            version = change_of(row)
             key = tuple(row[name] for name in self.setup.key_names)
-            self.same(key in found, False, f"key {key} twice in the changes")
-            found[key] = change, timestamp, tuple(row.values()), before
-        expected = {
-            key: (
-                change,
-                timestamp,
-                before if after is None else after,
-                before if images == "both" else None,
-            )
-            for key, (change, timestamp, before, after) in self.model.changes(
-                start, _END if end is None else end
-            ).items()
-        }
+            found.setdefault(key, []).append((*version, tuple(row.values())))
+        expected = {}
+        changes = self.model.changes(start, _END if end is None else end)
+        for key, (change, timestamp, before, after) in changes.items():
+            expected[key] = [(change, timestamp, before if after is None else after)]
+            if change == "update_postimage" and images == "both":
+                expected[key].insert(0, ("update_preimage", timestamp, before))
         self.same(found, expected, f"{how} of ({start}, {end}]")
 
     def _history(self, client: int, number: int) -> None:
@@ -291,7 +285,7 @@ class ChangeSteps(HistoryState):
         after = self.expected_history(key)
         found = []
         for place, row in enumerate(rows):
-            change, timestamp = row.pop("_change_type"), row.pop("_commit_timestamp")
+            change, timestamp = change_of(row)
             # Of what was current at the mark nobody needs to know when it came.
             is_known = place > 0 or (timestamp is not None and timestamp > self.mark)
             found.append((change, timestamp, tuple(row.values())) if is_known else row_only(row))
@@ -304,7 +298,7 @@ class ChangeSteps(HistoryState):
         current = self.model.histories.row(key, mark)
         found: list[tuple[Any, ...]] = [] if current is None else [(None, None, current)]
         for version in self.model.history(key, mark):
-            name = "insert" if current is None else "update"
+            name = "insert" if current is None else "update_postimage"
             shown = version.row
             if version.row is None:
                 name, shown = "delete", current
@@ -315,6 +309,13 @@ class ChangeSteps(HistoryState):
             (name, at, self.model.shown_until(key, row, at if name == "delete" else end))
             for (name, at, row), end in zip(found, ends[: len(found)], strict=True)
         ]
+
+
+def change_of(row: dict[str, Any]) -> tuple:
+    """Take the type and the HybridTime of a change out of its row, where the wall time agrees."""
+    change, version, moment = (row.pop(name) for name in CHANGE_COLUMNS)
+    assert moment == (None if version is None else kudulite.Timestamp(version).to_datetime())
+    return change, version
 
 
 def row_only(row: dict[str, Any]) -> tuple:

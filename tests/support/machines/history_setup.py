@@ -123,13 +123,17 @@ class Setup:
 
     def create(self, client: Client) -> Table:
         """The empty table, named `t`."""
-        builder = kudulite.schema_builder()
-        for name, column_type in KEYS[self.keys]:
-            builder.add_column(name, column_type, nullable=False)
-        for column in FIRST_COLUMNS:
-            spec = builder.add_column(column.name, column.type, nullable=column.nullable)
-            spec.default(column.write_default).mutable(column.mutable)
-        builder.set_primary_keys(self.key_names)
+        columns = [kudulite.column(name, column_type) for name, column_type in KEYS[self.keys]]
+        columns += [
+            kudulite.column(
+                column.name,
+                column.type,
+                nullable=column.nullable,
+                default=column.write_default,
+                mutable=column.mutable,
+            )
+            for column in FIRST_COLUMNS
+        ]
         layout: dict[str, Any] = {}
         if self.layout == "hashed":
             layout["hash_partitions"] = [(self.key_names, 3)]
@@ -142,7 +146,7 @@ class Setup:
                 layout["hash_partitions"] = [(self.key_names, 2)]
                 bounds[1].append([(self.key_names[-1], 3)])
             layout["range_partitions"] = {"columns": self.key_names, "bounds": bounds}
-        table = client.create_table("t", builder.build(), **layout)
+        table = client.create_table("t", kudulite.schema(columns, self.key_names), **layout)
         return client.new_table_alterer(table).set_history_retention(self.retention).alter()
 
     def model(self) -> HistoryModel:

@@ -44,10 +44,10 @@ SEEDS = ROUNDS * PARTS * len(LAYOUTS)
 
 def create(client: Client, layout: str = "one", name: str = "t") -> Table:
     """The empty table: a key `k` that is not unique, and a value `v`."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32).non_unique_primary_key()
-    builder.add_column("v", kudulite.int64)
-    return client.create_table(name, builder.build(), **LAYOUTS[layout])
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int64)]
+    return client.create_table(
+        name, kudulite.schema(columns, "k", is_unique=False), **LAYOUTS[layout]
+    )
 
 
 def rows_of(table: Table, at: Any = None, *, is_tokens: bool = False) -> dict[RowKey, int]:
@@ -303,10 +303,10 @@ class IdMachine:
             found[key] = row["_change_type"], row["v"]
         # A row that got its value of before again is an update, too.
         same = {key for key, v in before.items() if after.get(key) == v}
-        assert all(found.pop(key)[0] == "update" for key in same & found.keys())
+        assert all(found.pop(key)[0] == "update_postimage" for key in same & found.keys())
         expected = {key: ("delete", v) for key, v in before.items() if key not in after}
         for key in after.keys() - same:
-            expected[key] = ("update" if key in before else "insert", after[key])
+            expected[key] = ("update_postimage" if key in before else "insert", after[key])
         assert found == expected
         keys = sorted(set().union(*(rows for _, rows in self.moments)))
         if keys:
@@ -316,7 +316,7 @@ class IdMachine:
         """The newest version at each moment is the row of then."""
         versions = self.table.history(key).to_pylist()
         for moment, rows in self.moments:
-            shown = [row for row in versions if row["_commit_timestamp"] <= moment]
+            shown = [row for row in versions if row["_commit_version"] <= moment]
             is_there = shown and shown[-1]["_change_type"] != "delete"
             assert (shown[-1]["v"] if is_there else None) == rows.get(key)
 

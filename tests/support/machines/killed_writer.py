@@ -52,14 +52,16 @@ class KillReport:
 
 def create(folder: Path) -> None:
     """The empty table: key (tablet, number), and the value `v`."""
-    builder = kudulite.schema_builder()
-    builder.add_column("tablet", kudulite.int8, nullable=False)
-    builder.add_column("number", kudulite.int64, nullable=False)
-    builder.add_column("v", kudulite.int64)
-    builder.set_primary_keys(["tablet", "number"])
+    columns = [
+        kudulite.column("tablet", kudulite.int8),
+        kudulite.column("number", kudulite.int64),
+        kudulite.column("v", kudulite.int64),
+    ]
     bounds = [[number, number + 1] for number in range(TABLETS)]
     Client(folder, environment()).create_table(
-        "t", builder.build(), range_partitions={"columns": ["tablet"], "bounds": bounds}
+        "t",
+        kudulite.schema(columns, ["tablet", "number"]),
+        range_partitions={"columns": ["tablet"], "bounds": bounds},
     )
 
 

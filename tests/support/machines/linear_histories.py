@@ -59,11 +59,10 @@ class Call:
 
 def create(folder: Path) -> None:
     """An empty table of two tablets."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int64)
-    builder.set_primary_keys(["k"])
-    Client(folder, environment()).create_table("t", builder.build(), hash_partitions=[(["k"], 2)])
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int64)]
+    Client(folder, environment()).create_table(
+        "t", kudulite.schema(columns, "k"), hash_partitions=[(["k"], 2)]
+    )
 
 
 def make_calls(folder: Path, process: int, seed: int, count: int) -> list[Call]:

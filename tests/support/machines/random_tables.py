@@ -103,15 +103,15 @@ class RandomTable:
             frozenset({"r"} if has_required else ()),
             frozenset({"b"} if has_immutable else ()),
         )
-        builder, immutable = kudulite.schema_builder(), self.model.immutable
-        for name, column_type in columns:
-            builder.add_column(name, column_type, nullable=False)
-        for name, column_type, options in values:
-            builder.add_column(name, column_type, **options, mutable=name not in immutable)
-        builder.set_primary_keys(self.key_names)
+        described = [kudulite.column(name, column_type) for name, column_type in columns]
+        described += [
+            kudulite.column(name, column_type, **options, mutable=name not in self.model.immutable)
+            for name, column_type, options in values
+        ]
+        schema = kudulite.schema(described, self.key_names)
         layout = self._layout()
         self.log.append(f"key {kind}, {layout}")
-        self.table = core.client().create_table("t", builder.build(), **layout)
+        self.table = core.client().create_table("t", schema, **layout)
 
     def _layout(self) -> dict[str, Any]:
         """A random partitioning that covers every key."""

@@ -97,12 +97,12 @@ class Setup:
 
     def create(self, client: Client) -> Table:
         """The empty table, named `t`."""
-        builder = kudulite.schema_builder()
-        for name, column_type in KEYS[self.keys][0]:
-            builder.add_column(name, column_type, nullable=False)
+        columns = [
+            kudulite.column(name, column_type, nullable=False)
+            for name, column_type in KEYS[self.keys][0]
+        ]
         for name, column_type, options in (*VALUES, *([REQUIRED] if self.required else [])):
-            builder.add_column(name, column_type, **options)
-        builder.set_primary_keys(self.key_names)
+            columns.append(kudulite.column(name, column_type, **options))
         layout: dict[str, Any] = {}
         if self.layout == "three":
             layout["hash_partitions"] = [(self.key_names, 3)]
@@ -110,7 +110,7 @@ class Setup:
             edges = [self.key(UNCOVERED), self.key(UNCOVERED + 1)]
             bounds = [[None, list(edges[0])], [list(edges[1]), None]]
             layout["range_partitions"] = {"columns": self.key_names, "bounds": bounds}
-        return client.create_table("t", builder.build(), **layout)
+        return client.create_table("t", kudulite.schema(columns, self.key_names), **layout)
 
     def model(self) -> RowModel:
         """The model of the table."""

@@ -33,13 +33,13 @@ class SqliteMachine:
         self.count = 0
         self._reference = sqlite3.connect(":memory:")
         self._reference.execute(CREATE)
-        builder = kudulite.schema_builder()
-        builder.add_column("k", kudulite.int64, nullable=False)
-        builder.add_column("n", kudulite.int64)
-        builder.add_column("s", kudulite.string)
-        builder.set_primary_keys(["k"])
+        columns = [
+            kudulite.column("k", kudulite.int64),
+            kudulite.column("n", kudulite.int64),
+            kudulite.column("s", kudulite.string),
+        ]
         client = Client(folder, environment())
-        client.create_table("t", builder.build(), hash_partitions=[(["k"], 2)])
+        client.create_table("t", kudulite.schema(columns, "k"), hash_partitions=[(["k"], 2)])
         self._open()
 
     def _open(self) -> None:

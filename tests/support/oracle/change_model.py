@@ -7,8 +7,10 @@ before. The changes of a window follow from the rows at both ends and the touche
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from kudulite import Timestamp
 
 Key = tuple
 Row = dict[str, Any]
@@ -35,6 +37,11 @@ class Change:
     before: Row | None
     after: int
     up_to: int
+
+    def preimage(self) -> Change:
+        """The row before an update, as a change of its own."""
+        assert self.before is not None, "of an update"
+        return replace(self, kind="update_preimage", row=self.before)
 
 
 @dataclass
@@ -112,9 +119,11 @@ class ChangeModel:
         return found
 
     def _change(self, old: Row | None, new: Row | None, commit: Commit) -> Change | None:
-        kind = {(False, True): "insert", (True, True): "update", (True, False): "delete"}.get(
-            (old is not None, new is not None)
-        )
+        kind = {
+            (False, True): "insert",
+            (True, True): "update_postimage",
+            (True, False): "delete",
+        }.get((old is not None, new is not None))
         if kind is None:
             return None
         row = new if new is not None else old
@@ -124,15 +133,27 @@ class ChangeModel:
 
 
 def difference(
-    found: list[Row], expected: Mapping[Key, Change], keys: list[str], names: list[str]
+    found: list[Row],
+    expected: Mapping[Key, Change],
+    keys: list[str],
+    names: list[str],
+    both: bool = False,
 ) -> str | None:
     """Return what is wrong with rows of changes, None when they are the expected ones.
 
-    The rows bear `names`, `_change_type`, `_commit_timestamp` and maybe `_before`.
+    The rows bear `names` and the columns of changes. With `both` images a preimage stands before
+    each postimage.
     """
     seen: set[Key] = set()
-    for row in found:
+    rows = iter(found)
+    for row in rows:
         key = tuple(row[name] for name in keys)
+        if both and key in expected and expected[key].kind == "update_postimage":
+            wrong = version_difference(row, key, expected[key].preimage(), keys, names)
+            if wrong is not None:
+                return wrong
+            row = next(rows, row)
+            key = tuple(row[name] for name in keys)
         if key in seen or key not in expected:
             return f"{'repeated' if key in seen else 'unexpected'}: {row}"
         seen.add(key)
@@ -155,10 +176,8 @@ def version_difference(
     cells = {name: row[name] for name in names}
     if row["_change_type"] != change.kind or cells != shown(change.row):
         return f"found {row}, expected {change}"
-    if not change.after < row["_commit_timestamp"] <= change.up_to:
+    if not change.after < row["_commit_version"] <= change.up_to:
         return f"found {row}, expected a moment in ({change.after}, {change.up_to}]: {change}"
-    if "_before" in row:
-        before = None if change.before is None else shown(change.before)
-        if row["_before"] != before:
-            return f"found {row}, expected before: {before}"
+    if row["_commit_timestamp"] != Timestamp(row["_commit_version"]).to_datetime():
+        return f"found {row}, whose two times differ"
     return None

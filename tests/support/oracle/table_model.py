@@ -391,7 +391,7 @@ class HistoryModel(RowModel):
             before, after = self.histories.row(key, start), self.histories.row(key, end)
             if not stamps or (before is None and after is None):
                 continue
-            name = "insert" if before is None else "delete" if after is None else "update"
+            name = "insert" if before is None else "delete" if after is None else "update_postimage"
             rows = (None if row is None else shown(key, row, columns) for row in (before, after))
             found[key] = (name, stamps[-1], *rows)
         return found

@@ -110,7 +110,7 @@ def _past(place: _Place, found: Answers) -> None:
     place.save(spark.range(2), "past", operation="delete")
     found["before"] = _rows(place.read("past", snapshotTimestamp=before))
     changes = place.read("past", startTimestamp=before, changeImages="both")
-    found["changes"] = _rows(changes.drop("_commit_timestamp"))
+    found["changes"] = _rows(changes.drop("_commit_version", "_commit_timestamp"))
     found["read_table"] = _rows(kudulite_spark.read_table(spark, path, where="id >= 4"))
     found["read_table before"] = _rows(kudulite_spark.read_table(spark, path, snapshot=int(before)))
     assert not kudulite_spark.maintain(spark, path).busy_tablet_ids
@@ -132,7 +132,7 @@ def _streams(place: _Place, found: Answers) -> None:
     for number in range(2):
         reader = place.spark.readStream.format("kudulite").options(**place.options)
         changes = reader.option("startTimestamp", "snapshot").load(place.path("past"))
-        writer = changes.drop("_commit_timestamp").writeStream.format("kudulite")
+        writer = changes.writeStream.format("kudulite")
         writer = writer.options(**place.options, primaryKey="id", operationColumn="_change_type")
         writer = writer.option("checkpointLocation", str(place.scratch / "checkpoint"))
         query = writer.trigger(availableNow=True).start(place.path("copy"))

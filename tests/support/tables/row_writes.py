@@ -43,16 +43,18 @@ def new_table(client: Client, tablets: int = 1, *, required: bool = False) -> Ta
 
     With `required` there is a column `r`, NOT NULL and without a default.
     """
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int32)
-    builder.add_column("w", kudulite.int32, nullable=False, default=7)
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("v", kudulite.int32),
+        kudulite.column("w", kudulite.int32, nullable=False, default=7),
+    ]
     if required:
-        builder.add_column("r", kudulite.int32, nullable=False)
-    builder.set_primary_keys(["k"])
+        columns.append(kudulite.column("r", kudulite.int32, nullable=False))
     bounds = [[None, MIDDLE], [MIDDLE, 2 * MIDDLE]]
     layout: dict[str, Any] = {"range_partitions": {"columns": ["k"], "bounds": bounds}}
-    return client.create_table("t", builder.build(), **(layout if tablets == 2 else {}))
+    return client.create_table(
+        "t", kudulite.schema(columns, "k"), **(layout if tablets == 2 else {})
+    )
 
 
 def op(name: str, k: int, **values: Any) -> RowOperation:

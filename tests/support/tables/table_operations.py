@@ -18,11 +18,8 @@ KEYS = [{"k": PURGED}]
 
 def new_table(client: Client) -> Table:
     """Three rowsets of one tablet, with REDO, UNDO and tombstones, and rows in the log."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int64)
-    builder.set_primary_keys(["k"])
-    table = client.create_table("t", builder.build())
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int64)]
+    table = client.create_table("t", kudulite.schema(columns, "k"))
     alterer = client.new_table_alterer(table).set_history_retention(3600)
     alterer.alter()
     for first in (0, 20, 40):

@@ -85,17 +85,14 @@ class TypedTable:
     def __init__(self, path: Path, seed: int) -> None:
         self.random = random.Random(seed)
         self.client: Client = kudulite.connect(path.parent, background_maintenance=False)
-        builder = kudulite.schema_builder()
-        builder.add_column("group", kudulite.string, nullable=False)
-        builder.add_column("id", kudulite.int32, nullable=False)
+        columns = [kudulite.column("group", kudulite.string), kudulite.column("id", kudulite.int32)]
         for name, kind, _ in COLUMNS:
             encoding = self.random.choice(["auto", "plain"])
-            builder.add_column(name, kudulite.parse_type(str(kind)), encoding=encoding)
-        builder.set_primary_keys(["group", "id"])
+            columns.append(kudulite.column(name, kudulite.parse_type(str(kind)), encoding=encoding))
         buckets = self.random.choice([1, 2, 3])
         layout = [(["id"], buckets)] if buckets > 1 else None
         self.table: Table = self.client.create_table(
-            path.name, builder.build(), hash_partitions=layout
+            path.name, kudulite.schema(columns, ["group", "id"]), hash_partitions=layout
         )
         self.values = dict(VALUES)  # of each column as it is named now
         self._now: dict[int, dict[str, Any]] = {}

@@ -25,13 +25,13 @@ from tests.support.tables.core_tables import CoreTables, altered, environment
 @pytest.fixture
 def table(core: CoreTables) -> Table:
     """A table with base data, REDO files, an ended rowset and an application's version."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", "decimal(5, 2)", default=Decimal("1.50"))
-    builder.set_primary_keys(["k"])
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("v", "decimal(5, 2)", default=Decimal("1.50")),
+    ]
     table = core.client().create_table(
         "t",
-        builder.build(),
+        kudulite.schema(columns, "k"),
         hash_partitions=[(["k"], 2)],
         range_partitions={"columns": ["k"], "bounds": [[None, 5], [7, None]]},
     )

@@ -24,11 +24,10 @@ from tests.support.tables.core_tables import CoreTables, files_below, referenced
 @pytest.fixture
 def table(core: CoreTables) -> Table:
     """Three rows in two tablets."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int32)
-    builder.set_primary_keys(["k"])
-    table = core.client().create_table("t", builder.build(), hash_partitions=[(["k"], 2)])
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int32)]
+    table = core.client().create_table(
+        "t", kudulite.schema(columns, "k"), hash_partitions=[(["k"], 2)]
+    )
     table.insert([{"k": k, "v": k} for k in range(3)])
     return table
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from kudulite.errors import ColumnNotFoundError, SchemaError, UsageError
-from kudulite.model.schema import schema_from_arrow
+from kudulite.model.new_schema import schema_from_arrow
 from kudulite.tablet.operation import OPERATION_NAMES, Operation
 from tests.support.doubles.memory_table import SCHEMA, MemoryTable
 

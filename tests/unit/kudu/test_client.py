@@ -52,10 +52,12 @@ def test_a_directory_is_the_host(core: CoreTables, client: kudu.Client, monkeypa
     """As a path or a text with a slash; timeouts and encryption are accepted."""
     root = core.root / "root"
     for host in (root, str(root), [str(root)], f"{root}/"):
-        assert kudu.connect(host, 7051, admin_timeout_ms=1000, rpc_timeout_ms=1000).root == root
-    assert kudu.connect(str(root), encryption_policy=kudu.ENCRYPTION_REQUIRED).root == root
+        assert (
+            kudu.connect(host, 7051, admin_timeout_ms=1000, rpc_timeout_ms=1000).engine.root == root
+        )
+    assert kudu.connect(str(root), encryption_policy=kudu.ENCRYPTION_REQUIRED).engine.root == root
     monkeypatch.chdir(core.root)
-    assert kudu.connect("root").root == root
+    assert kudu.connect("root").engine.root == root
     assert not client.is_multimaster
 
 
@@ -63,9 +65,13 @@ def test_the_directory_of_a_host_is_in_the_environment(core: CoreTables, monkeyp
     """Programs that connect to a host need no change; a path is used as it is."""
     monkeypatch.setenv("KUDULITE_DIRECTORY", str(core.root / "env"))
     hosts = ["one", "two"]
-    assert kudu.connect("kudu.master").root == core.root / "env"
-    assert kudu.connect(hosts, 7051).root == kudu.connect(hosts, [1, 2]).root == core.root / "env"
-    assert kudu.connect(core.root / "other").root == core.root / "other"
+    assert kudu.connect("kudu.master").engine.root == core.root / "env"
+    assert (
+        kudu.connect(hosts, 7051).engine.root
+        == kudu.connect(hosts, [1, 2]).engine.root
+        == core.root / "env"
+    )
+    assert kudu.connect(core.root / "other").engine.root == core.root / "other"
     assert kudu.DIRECTORY_VARIABLE == "KUDULITE_DIRECTORY"
 
 
@@ -88,7 +94,7 @@ def test_hosts_that_lead_nowhere_are_refused(core: CoreTables, monkeypatch):
 def test_one_server_holds_all_tablets(client: kudu.Client):
     """It has an id, a name and a port."""
     (server,) = client.list_tablet_servers()
-    assert (server.uuid(), server.port()) == (str(client.root), 0)
+    assert (server.uuid(), server.port()) == (str(client.engine.root), 0)
     assert server.hostname()
 
 
@@ -128,7 +134,12 @@ def test_tables_are_listed_found_and_deleted(client: kudu.Client, table: kudu.Ta
     )
     client.delete_table("foo1")
     assert (client.table_exists("foo1"), client.table_exists("foo2")) == (False, True)
-    for use in (client.delete_table, client.table, client.get_table_statistics):
+    for use in (
+        client.delete_table,
+        lambda name: client.soft_delete_table(name, 60),
+        client.table,
+        client.get_table_statistics,
+    ):
         with pytest.raises(
             kudu.KuduNotFound, match='^the table does not exist: table_name: "foo1"; no table'
         ) as caught:
@@ -188,8 +199,8 @@ PARTITIONS = [
 def test_a_table_is_partitioned_as_in_kudu_python(client: kudu.Client, partition, count):
     """A token of a whole scan is a tablet with rows."""
     table = client.create_table("p", example_schema(client), partition(Partitioning()))
-    assert table.tablet_count == count
-    table.upsert({"key": list(range(40))} if count > 1 else {"key": [0, 4]})
+    assert table.engine.tablet_count == count
+    table.engine.upsert({"key": list(range(40))} if count > 1 else {"key": [0, 4]})
     found = table.scan_token_builder().build()
     assert len({token.tablet().id() for token in found}) == len(found) == count
 
@@ -202,17 +213,17 @@ def test_a_range_may_have_hash_partitions_of_its_own(client: kudu.Client):
     table = client.create_table(
         "h", example_schema(client), by_hash.add_custom_range_partition(own)
     )
-    assert table.tablet_count == 7
+    assert table.engine.tablet_count == 7
     alterer = client.new_table_alterer(table)
     more = RangePartition((100,), [200], kudu.INCLUSIVE_BOUND, "exclusive")
     alterer.add_custom_range_partition(more.add_hash_partitions("key", 3, seed=8))
     table = alterer.alter()
-    table.insert({"key": list(range(-100, 200))})
+    table.engine.insert({"key": list(range(-100, 200))})
     tokens = table.scan_token_builder().set_fault_tolerant().build()
     assert len({token.tablet().id() for token in tokens}) == len(tokens) == 10
     alterer = client.new_table_alterer(table)
     alterer.drop_range_partition({"key": 0}, {"key": 100})
-    assert alterer.alter().tablet_count == 5
+    assert alterer.alter().engine.tablet_count == 5
     with pytest.raises(ValueError, match="Range Partition Columns must be set"):
         Partitioning().add_custom_range_partition(own)
     with pytest.raises(kudu.KuduInvalidArgument, match="expected a kudulite.RangePartition"):
@@ -241,7 +252,7 @@ def test_a_bound_is_a_row_of_the_schema(client: kudu.Client):
     ranges.add_range_partition(upper_bound=bound)
     ranges.add_range_partition(lower_bound={"at": ("2016-01-01", "%Y-%m-%d")})
     table = client.create_table("r", schema, ranges)
-    assert table.partition_schema.describe_all() == [
+    assert table.engine.partition_schema.describe_all() == [
         "at: [-∞, 2016-01-01 00:00:00+00:00)",
         "at: [2016-01-01 00:00:00+00:00, +∞)",
     ]
@@ -257,14 +268,14 @@ def test_statistics_are_those_of_the_table(client: kudu.Client, table: kudu.Tabl
     for key in range(10):
         session.apply(table.new_insert((key,)))
     session.flush()
-    table.flush()
+    table.engine.flush()
     found = client.get_table_statistics("t")
     assert (found.live_row_count, found.on_disk_size_limit, found.live_row_count_limit) == (
         10,
         -1,
         -1,
     )
-    assert found.on_disk_size == table.statistics.bytes_on_disk > 0
+    assert found.on_disk_size == table.engine.statistics.bytes_on_disk > 0
     assert repr(found) == (
         f"on disk size: {found.on_disk_size}\nlive row count: 10\n"
         "on disk size limit: N/A\nlive row count limit: N/A\n"
@@ -545,7 +556,7 @@ def test_ranges_are_added_and_dropped(client: kudu.Client, table: kudu.Table):
     alterer.drop_range_partition((-1,), [99], kudu.EXCLUSIVE_BOUND, "inclusive")
     alterer.add_range_partition()
     table = alterer.alter()
-    assert (rows(table), table.tablet_count) == ([], 1)
+    assert (rows(table), table.engine.tablet_count) == ([], 1)
 
 
 # -- keys that are not unique

@@ -24,7 +24,9 @@ def table(core: CoreTables) -> kudu.Table:
     builder.set_primary_keys(["k1", "k2"])
     part = Partitioning().add_hash_partitions("k1", 3)
     table = kudu.connect(core.root / "root").create_table("t", builder.build(), part)
-    table.insert([dict(zip(("k1", "k2", "v", "t"), row(i), strict=True)) for i in range(100)])
+    table.engine.insert(
+        [dict(zip(("k1", "k2", "v", "t"), row(i), strict=True)) for i in range(100)]
+    )
     return table
 
 
@@ -106,8 +108,8 @@ def test_batches_are_small_and_never_empty(table: kudu.Table):
 
 def test_a_snapshot_is_read_as_it_was(table: kudu.Table):
     """HybridTime, datetime, text in a format; the default is the moment of `open`."""
-    before = table.current_timestamp()
-    table.delete([{"k1": 0, "k2": "a"}])
+    before = table.engine.current_timestamp()
+    table.engine.delete([{"k1": 0, "k2": "a"}])
     for mode in (kudu.READ_AT_SNAPSHOT, "SNAPSHOT"):
         scanner = table.scanner().set_read_mode(mode).set_snapshot(before)
         assert len(scanner.read_all_tuples()) == 100
@@ -120,7 +122,7 @@ def test_a_snapshot_is_read_as_it_was(table: kudu.Table):
     assert kudu_time(scanner.open().timestamp) == now
 
     scanner = table.scanner().open()
-    table.delete([{"k1": 1, "k2": "a"}])
+    table.engine.delete([{"k1": 1, "k2": "a"}])
     assert len(scanner.read_all_tuples()) == 99
     scanner.close()
     assert len(scanner.read_all_tuples()) == 98

@@ -154,6 +154,8 @@ KEYS = [
      "primary key columns must be listed first in the schema: b"),
     (lambda b: (mark(b, "b"), b._specs[0].non_unique_primary_key()),
      "multiple columns specified for primary key: a, b"),
+    (lambda b: (b.add_column("v", "int8"), b.set_primary_keys(["a", "b", "v"])),
+     "Nullable key columns are not supported: v"),
     (lambda b: (mark(b, "a"), b.add_column("auto_incrementing_id", "int64")),
      "auto_incrementing_id is a reserved column name"),
 ]  # fmt: skip
@@ -195,6 +197,23 @@ def test_what_is_for_existing_columns_only_is_not_supported():
         getattr(spec, change)(*["y"] * (change == "rename"))
         with pytest.raises(kudu.KuduNotSupported, match=f"cannot {text} during CreateTable: x"):
             builder.build()
+
+
+def test_an_unknown_argument_of_a_column_is_refused():
+    """As by any function, although parameters of types are passed on together."""
+    with pytest.raises(TypeError, match="add_column.. got an unexpected keyword argument 'lenght'"):
+        kudu.schema_builder().add_column("v", "varchar", lenght=10)
+
+
+def test_a_builder_prints_its_columns_and_its_key():
+    """However the key was given."""
+    builder = kudu.schema_builder()
+    assert repr(builder) == "<kudulite schema builder: no columns; key >"
+    builder.add_column("k", kudu.int64, block_size=1 << 20).primary_key().block_size(1 << 20)
+    shown = "ColumnSpec('k', type=int64, nullable=False)"
+    assert repr(builder) == f"<kudulite schema builder: {shown}; key k>"
+    builder.set_primary_keys(["a", "b"])
+    assert repr(builder) == f"<kudulite schema builder: {shown}; key a, b>"
 
 
 def test_storage_is_given_by_name_or_number():

@@ -14,7 +14,7 @@ def table(core: CoreTables) -> kudu.Table:
     core.client().create_table("t", schema, primary_key="k", hash_partitions=[(["k"], 4)])
     table = kudu.connect(core.root / "root").table("t")
     for start in (0, 1):
-        table.insert([{"k": k, "v": 2 * k} for k in range(start, 100, 2)])
+        table.engine.insert([{"k": k, "v": 2 * k} for k in range(start, 100, 2)])
     return table
 
 
@@ -25,7 +25,7 @@ def test_tokens_together_are_the_scan(table: kudu.Table):
     builder.add_lower_bound({"k": 20}).add_upper_bound((85,))
     builder.set_split_size_bytes(1)
     tokens = builder.build()
-    table.delete([{"k": 50}])
+    table.engine.delete([{"k": 50}])
     rows = []
     for token in tokens:
         scanner = token.into_kudu_scanner()
@@ -40,8 +40,8 @@ def test_tokens_together_are_the_scan(table: kudu.Table):
 
 def test_a_token_travels_as_bytes(table: kudu.Table, core: CoreTables):
     """Another client makes a scanner of it."""
-    before = table.current_timestamp()
-    table.delete([{"k": k} for k in range(50)])
+    before = table.engine.current_timestamp()
+    table.engine.delete([{"k": k} for k in range(50)])
     tokens = table.scan_token_builder().set_snapshot(before).build()
     client = kudu.connect(core.root / "root")
     scanners = [client.deserialize_token_into_scanner(token.serialize()) for token in tokens]

@@ -4,6 +4,7 @@ import copy
 import datetime
 import json
 import pickle
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -187,3 +188,34 @@ def test_a_time_that_no_hybrid_time_stands_for_is_refused(moment: datetime.datet
             Timestamp(value) if isinstance(value, str) else Timestamp.from_datetime(value)
         with pytest.raises(TimestampError, match="from 1970 to 2112"):
             parse_timestamp(value)
+
+
+@pytest.mark.parametrize(
+    ("given_moment", "seconds"),
+    [
+        ("1 second ago", 1),
+        ("90 Minutes  ago ", 5400),
+        ("2 weeks ago", 14 * 86400),
+        (datetime.timedelta(hours=-1), 3600),
+        (datetime.timedelta(0), 0),
+    ],
+)
+def test_a_moment_can_be_so_long_ago(given_moment, seconds):
+    before = time.time()
+    found = physical_microseconds(parse_timestamp(given_moment)) / 1e6
+    assert before - 0.001 <= found + seconds <= time.time() + 0.001
+
+
+@pytest.mark.parametrize(
+    ("given_moment", "words"),
+    [
+        (datetime.timedelta(hours=1), "timedelta\\(hours=-1\\) is an hour ago"),
+        ("1 month ago", "'1 hour ago'"),
+        ("999999999 weeks ago", "before 1970"),
+        (datetime.timedelta.min, "before 1970"),
+        ("3000 weeks ago", "from 1970"),
+    ],
+)
+def test_what_is_not_so_long_ago_is_refused(given_moment, words):
+    with pytest.raises(TimestampError, match=words):
+        parse_timestamp(given_moment)

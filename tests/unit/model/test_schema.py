@@ -13,7 +13,7 @@ import pytest
 
 from kudulite.errors import ColumnNotFoundError, CorruptionError, SchemaError
 from kudulite.model import types as t
-from kudulite.model.schema import Column, Schema, schema_from_arrow
+from kudulite.model.schema import Column, Schema
 
 
 def key(name="k", column_type=t.int64, **more):
@@ -164,19 +164,6 @@ def test_the_arrow_schema_has_field_ids_and_nullability():
     assert arrow.names == ["v", "k"] and [f.nullable for f in arrow] == [True, False]
     assert [f.metadata[b"PARQUET:field_id"] for f in arrow] == [b"0", b"1"]
     assert arrow.types == [pa.string(), pa.int64()]
-
-
-def test_a_schema_from_arrow_makes_the_key_not_null():
-    """Key first, not null; other fields keep their nullability."""
-    arrow = pa.schema([pa.field("v", pa.float64(), nullable=False), ("w", pa.utf8()),
-                       ("b", pa.int8()), ("a", pa.timestamp("ms", "UTC"))])  # fmt: skip
-    schema = schema_from_arrow(arrow, ["a", "b"])
-    assert [(c.name, str(c.type), c.nullable) for c in schema.columns] == [
-        ("a", "unixtime_micros", False), ("b", "int8", False), ("v", "double", False),
-        ("w", "string", True),
-    ]  # fmt: skip
-    with pytest.raises(SchemaError, match="table 'tab', column 'u'.*uint8"):
-        schema_from_arrow(pa.schema([("u", pa.uint8())]), ["u"], "tab")
 
 
 def test_a_damaged_stored_schema_is_corruption():

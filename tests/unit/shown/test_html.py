@@ -42,15 +42,15 @@ class Cells(html.parser.HTMLParser):
 @pytest.fixture
 def table(tmp_path) -> kudulite.Table:
     """A table in whose names, defaults, comments and cells there is markup."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int64, nullable=False)
-    builder.add_column(EVIL, kudulite.string, default=EVIL).comment(EVIL)
-    builder.add_column("t", kudulite.unixtime_micros)
-    builder.add_column("raw", kudulite.binary)
-    builder.set_primary_keys(["k"])
+    columns = [
+        kudulite.column("k", kudulite.int64),
+        kudulite.column(EVIL, kudulite.string, default=EVIL, comment=EVIL),
+        kudulite.column("t", kudulite.unixtime_micros),
+        kudulite.column("raw", kudulite.binary),
+    ]
     client = kudulite.connect(tmp_path, background_maintenance=False)
     partitioning = kudulite.Partitioning().add_hash_partitions(["k"], 2)
-    made = client.create_table("a<b>&c", builder.build(), partitioning)
+    made = client.create_table("a<b>&c", kudulite.schema(columns, "k"), partitioning)
     made.insert({"k": [1234567], EVIL: [EVIL], "raw": [b"<i>"]})
     return made
 
@@ -77,13 +77,13 @@ def test_a_table_shows_its_columns_partitions_and_first_rows(table):
     assert table._repr_html_().count("<tr>") < 25 and "\n" not in repr(table)
 
 
-def test_changes_show_their_time(table):
-    """Not a HybridTime; the rows themselves keep it."""
+def test_changes_show_their_time_and_their_version(table):
+    """The version is the HybridTime that a read at a moment takes."""
     start = table.current_timestamp()
     stamp = table.delete([{"k": 1234567}]).timestamp
     cells = Cells(table.changes(start)._repr_html_()).cells
-    assert str(stamp.to_datetime()) in cells and str(int(stamp)) not in cells
-    assert table.changes(start).to_pylist()[0]["_commit_timestamp"] == stamp
+    assert str(stamp.to_datetime()) in cells and f"{int(stamp):,}" in cells
+    assert table.changes(start).to_pylist()[0]["_commit_version"] == stamp
 
 
 def test_an_empty_result_is_a_header(table):
@@ -92,7 +92,7 @@ def test_an_empty_result_is_a_header(table):
     assert names == ["k (int64)", "t (timestamp[us, tz=UTC])"]
     assert Cells(table.scan(columns=[])._repr_html_()).cells == []
     start = table.current_timestamp()
-    assert len(Cells(table.changes(start)._repr_html_()).cells) == 6
+    assert len(Cells(table.changes(start)._repr_html_()).cells) == 7
 
 
 def test_long_cells_are_cut_and_moments_outside_of_python_are_text(tmp_path):

@@ -51,12 +51,17 @@ def test_a_bound_belongs_to_the_range_or_not(has_start, has_end, tmp_path):
 
 
 def test_a_window_may_be_open_and_its_end_beyond_all_times(tmp_path):
-    """Without an end there is no option for it; a late timestamp still fits into 63 bits."""
+    """Without an end there is no option for it; a late timestamp still fits into 63 bits.
+
+    Spark's clause has both images of an update.
+    """
     table = kudulite.connect(tmp_path).create_table("t", {"k": [1]}, primary_key="k")
-    assert window(table.path, True, True, startMicroseconds=0) == {"startTimestamp": "-1"}
+    both = {"changeImages": "both"}
+    found = window(table.path, True, True, startMicroseconds=0)
+    assert found == {"startTimestamp": "-1", **both}
     late = window(table.path, True, True, startMicroseconds=NOW, endMicroseconds=(1 << 63) - 1)
     assert int(late["endTimestamp"]) == (1 << 63) - PER_MICROSECOND - 1
-    assert window(table.path, True, True) == {}
+    assert window(table.path, True, True) == both
 
 
 def loaded(path: Path) -> dict[str, Any]:

@@ -14,11 +14,8 @@ from tests.support.tables.core_tables import CoreTables
 @pytest.fixture
 def table(core: CoreTables) -> kudulite.Table:
     """An empty table of one tablet."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int64, nullable=False)
-    builder.add_column("v", kudulite.int64)
-    builder.set_primary_keys(["k"])
-    return core.client().create_table("t", builder.build())
+    columns = [kudulite.column("k", kudulite.int64), kudulite.column("v", kudulite.int64)]
+    return core.client().create_table("t", kudulite.schema(columns, "k"))
 
 
 def rows(count: int, value: int = 0) -> list[dict[str, int]]:

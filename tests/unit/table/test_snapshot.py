@@ -30,12 +30,9 @@ def clock() -> ManualClock:
 @pytest.fixture
 def table(core: CoreTables, clock: ManualClock) -> Table:
     """An empty table of three tablets."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int32)
-    builder.set_primary_keys(["k"])
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int32)]
     client = core.client(clock=clock)
-    return client.create_table("t", builder.build(), hash_partitions=[(["k"], 3)])
+    return client.create_table("t", kudulite.schema(columns, "k"), hash_partitions=[(["k"], 3)])
 
 
 def rows(value: int) -> list[dict]:

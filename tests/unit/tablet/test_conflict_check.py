@@ -21,12 +21,12 @@ def small_batches(monkeypatch):
 @pytest.fixture
 def table(core: CoreTables) -> kudulite.Table:
     """Key k, a nullable column, and one with a default."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("a", kudulite.int32)
-    builder.add_column("d", kudulite.int32, default=7)
-    builder.set_primary_keys(["k"])
-    table = core.client().create_table("t", builder.build())
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("a", kudulite.int32),
+        kudulite.column("d", kudulite.int32, default=7),
+    ]
+    table = core.client().create_table("t", kudulite.schema(columns, "k"))
     table.insert(rows([(1, 10, 10), (2, 20, 20)]))
     return table
 

@@ -30,12 +30,12 @@ LOW_AND_HIGH = {
 def test_the_higher_value_wins_in_a_batch_and_against_the_table(core: CoreTables, name: str):
     """Whatever comes first; of equal values the greater cells, or a delete."""
     column_type, low, high = LOW_AND_HIGH[name]
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.string)
-    builder.add_column("o", column_type)
-    builder.set_primary_keys(["k"])
-    table = core.client().create_table("t", builder.build())
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("v", kudulite.string),
+        kudulite.column("o", column_type),
+    ]
+    table = core.client().create_table("t", kudulite.schema(columns, "k"))
 
     def apply(*rows) -> list[str]:
         data = [{"op": "U", "k": k, "v": v, "o": o} for k, v, o in rows]

@@ -17,13 +17,13 @@ from tests.support.tables.core_tables import CoreTables, stored
 @pytest.fixture
 def table(core: CoreTables) -> kudulite.Table:
     """Key k; a is nullable, d has a default, r is required."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("a", kudulite.int32)
-    builder.add_column("d", kudulite.int32, default=7)
-    builder.add_column("r", kudulite.int32, nullable=False)
-    builder.set_primary_keys(["k"])
-    table = core.client().create_table("t", builder.build())
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("a", kudulite.int32),
+        kudulite.column("d", kudulite.int32, default=7),
+        kudulite.column("r", kudulite.int32, nullable=False),
+    ]
+    table = core.client().create_table("t", kudulite.schema(columns, "k"))
     table.insert([{"k": k, "a": k, "d": k, "r": k} for k in range(4)])
     return table
 

@@ -41,14 +41,14 @@ DEFAULT_W = -7
 
 def new_schema(*, required: bool = False) -> Schema:
     """Key k; v; w with a default, NOT NULL; with `required` r, which has to be given."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int32)
-    builder.add_column("w", kudulite.int32, nullable=False, default=DEFAULT_W)
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("v", kudulite.int32),
+        kudulite.column("w", kudulite.int32, nullable=False, default=DEFAULT_W),
+    ]
     if required:
-        builder.add_column("r", "decimal(5, 2)", nullable=False)
-    builder.set_primary_keys(["k"])
-    return builder.build()
+        columns.append(kudulite.column("r", "decimal(5, 2)", nullable=False))
+    return kudulite.schema(columns, "k")
 
 
 SCHEMA = new_schema()

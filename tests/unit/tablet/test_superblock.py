@@ -194,11 +194,8 @@ def test_a_base_that_is_missing_or_changed_is_an_error(files):
 
 def many_commits(core: CoreTables, count: int) -> Table:
     """A table of one tablet and `count` rowsets."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.string, nullable=False)
-    builder.add_column("v", kudulite.int32)
-    builder.set_primary_keys(["k"])
-    table = core.client().create_table("t", builder.build())
+    columns = [kudulite.column("k", kudulite.string), kudulite.column("v", kudulite.int32)]
+    table = core.client().create_table("t", kudulite.schema(columns, "k"))
     for number in range(count):
         table.insert([{"k": f"key-{number:03}", "v": number}])
     return table

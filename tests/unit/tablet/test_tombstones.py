@@ -25,13 +25,13 @@ def clock() -> ManualClock:
 @pytest.fixture
 def table(core: CoreTables, clock: ManualClock) -> Table:
     """A table of one tablet: key k, a required column v, a nullable one n, the ordering seq."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.string, nullable=False)
-    builder.add_column("n", kudulite.int32)
-    builder.add_column("seq", kudulite.int32)
-    builder.set_primary_keys(["k"])
-    return core.client(clock=clock).create_table("t", builder.build())
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("v", kudulite.string, nullable=False),
+        kudulite.column("n", kudulite.int32),
+        kudulite.column("seq", kudulite.int32),
+    ]
+    return core.client(clock=clock).create_table("t", kudulite.schema(columns, "k"))
 
 
 def change(operation: str, key: int, seq: int, value: str | None = None) -> dict:
@@ -233,13 +233,13 @@ def test_rows_in_the_log_count(table: Table, core: CoreTables):
 
 def test_the_ordering_column_may_be_renamed_widened_and_dropped(core: CoreTables, clock):
     """Deletes are remembered by column; another column with the old name knows none of them."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("a", kudulite.int32)
-    builder.add_column("b", kudulite.int32)
-    builder.set_primary_keys(["k"])
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("a", kudulite.int32),
+        kudulite.column("b", kudulite.int32),
+    ]
     client = core.client(clock=clock)
-    table = client.create_table("t", builder.build())
+    table = client.create_table("t", kudulite.schema(columns, "k"))
     table.apply([{"op": "D", "k": 1, "a": 5}], ordering_column="a")
     assert table.apply([{"op": "U", "k": 1, "b": 4}], ordering_column="b").inserted == 1
     table.delete([{"k": 1}])

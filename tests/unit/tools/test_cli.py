@@ -168,17 +168,37 @@ def test_changes_prints_one_row_per_key(table):
     found = {row["k"]: row["_change_type"] for row in map(json.loads, lines)}
     assert found == {5000: "insert", 1: "delete"}
     assert output("changes", table.path, moment, moment, "--json") == ""
-    both = output("changes", table.path, moment, "--before", "--json").splitlines()
-    assert {"s1"} == {row["_before"]["s"] for row in map(json.loads, both) if row["_before"]}
-    arguments = ["changes", str(table.path), str(moment), "--before", "--format", "csv"]
-    refusal = str(CliRunner().invoke(app, arguments).exception)
-    assert "CSV cannot hold rows or arrays within rows: _before;" in refusal
+    table.update([{"k": 2, "s": "new"}])
+    both = ["changes", str(table.path), str(moment), "--images", "both", "--columns", "s"]
+    found = [(row["_change_type"], row["s"]) for row in map(json.loads, lines_of(*both, "--json"))]
+    assert sorted(found) == [
+        ("delete", "s1"),
+        ("insert", "s5000"),
+        ("update_postimage", "new"),
+        ("update_preimage", "s2"),
+    ]
+    assert found.index(("update_preimage", "s2")) + 1 == found.index(("update_postimage", "new"))
+    shown = lines_of(*both, "--format", "csv")
+    assert [line.split(",")[:2] for line in shown[1:]] == [
+        [f'"{text}"', f'"{kind}"'] for kind, text in found
+    ]
+    for arguments, message in (
+        (["--before"], "--before is --images both now"),
+        (["--images", "before"], "unknown images 'before' of changes; known: after, both"),
+    ):
+        refused = CliRunner().invoke(app, [*both[:3], *arguments])
+        assert message in str(refused.exception)
+
+
+def lines_of(*arguments: object) -> list[str]:
+    """The lines that a command prints."""
+    return output(*arguments).splitlines()
 
 
 def test_history_prints_the_versions_of_a_row(table):
     """By its key, as it is typed."""
     lines = output("history", table.path, 3, "--json").splitlines()
-    assert [json.loads(line)["_change_type"] for line in lines] == ["insert", "update"]
+    assert [json.loads(line)["_change_type"] for line in lines] == ["insert", "update_postimage"]
     assert "update" in output("history", table.path, 3)
     assert output("history", table.path, 99_999, "--json") == ""
     for wrong, message in ((["x"], "key column 'k'"), (["1", "2"], "2 values were given")):
@@ -332,13 +352,14 @@ def test_a_wide_table_is_not_cut_in_a_pipe(tmp_path):
 
 
 def test_times_are_readable_and_exact(table):
-    """As ISO 8601 in a table, beside the HybridTime in JSON; the text reads the same moment."""
+    """Of changes beside the HybridTime, which reads the same moment, as any text of one does."""
     stamp = table.delete([{"k": 1}]).timestamp
     for arguments in (("history", table.path, 1), ("changes", table.path, stamp - 1)):
-        assert output(*arguments).splitlines()[-1].split()[-1] == str(stamp)
+        shown = output(*arguments).splitlines()[-1].split()
+        assert shown[-3:] == [str(int(stamp)), *str(stamp.to_datetime()).split()]
         row = json.loads(output(*arguments, "--json").splitlines()[-1])
-        times = (row["_commit_timestamp"], row["_commit_timestamp_time"])
-        assert times == (int(stamp), str(stamp))
+        assert row["_commit_version"] == stamp
+        assert row["_commit_timestamp"] == stamp.to_datetime().isoformat()
     for moment, count in ((stamp, 2999), (stamp - 1, 3000)):
         at = kudulite.Timestamp(moment)
         assert len(output("scan", table.path, "--at", at, "--json").splitlines()) == count
@@ -421,7 +442,7 @@ def test_a_moment_outside_of_the_years_of_python_is_its_microseconds(far):
     assert "1970-01-01" in output("get", far.path, "1970-01-01T00:00:00Z")
     assert str(FAR) in output("history", far.path, FAR)
     for form in ("table", "json"):
-        text = output("changes", far.path, 0, "--before", "--format", form)
+        text = output("changes", far.path, 0, "--images", "both", "--format", form)
         assert str(FAR) in text and str(-FAR) in text
     assert output("scan", far.path, "--columns", "k,n", "--format", "csv").count("\n") == 3
     for pattern in ("base-*", "redo-*", "wal/*.log"):

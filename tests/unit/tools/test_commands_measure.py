@@ -6,34 +6,34 @@ from decimal import Decimal
 
 import pytest
 
-import kudulite as kudu
+import kudulite
 from tests.support.command_line import error, output, value
 
 
 @pytest.fixture
 def table(tmp_path):
     """A table of several types in five tablets, with rows on disk and in memory."""
-    builder = kudu.schema_builder()
-    builder.add_column("host", "string", nullable=False, comment="where")
-    builder.add_column("day", "date", nullable=False)
-    builder.add_column("load", "double", compression="zstd", encoding="bitshuffle")
-    builder.add_column("price", "decimal", precision=9, scale=2, default=Decimal("1.50"))
-    builder.add_column("ok", "bool", default=True, mutable=False)
-    builder.add_column("tags", kudu.array("int32"))
-    builder.add_column("code", "varchar(3)")
-    builder.set_primary_keys(["host", "day"])
+    columns = [
+        kudulite.column("host", "string", comment="where"),
+        kudulite.column("day", "date"),
+        kudulite.column("load", "double", compression="zstd", encoding="bitshuffle"),
+        kudulite.column("price", "decimal(9, 2)", default=Decimal("1.50")),
+        kudulite.column("ok", "bool", default=True, mutable=False),
+        kudulite.column("tags", kudulite.array("int32")),
+        kudulite.column("code", "varchar(3)"),
+    ]
     middle = datetime.date(2020, 1, 2)
     own = [(["host"], 3, 5)]  # hash partitions of the second range
     late = datetime.date(2021, 1, 1)
     ranges = {"columns": ["day"], "bounds": [[None, middle], [middle, late, own]]}
-    table = kudu.connect(tmp_path / "root").create_table(
-        "t", builder.build(), hash_partitions=[(["host"], 2, 7)], range_partitions=ranges,
-        owner="ann", comment="loads",
+    table = kudulite.connect(tmp_path / "root").create_table(
+        "t", kudulite.schema(columns, ["host", "day"]), hash_partitions=[(["host"], 2, 7)],
+        range_partitions=ranges, owner="ann", comment="loads",
     )  # fmt: skip
     days = [datetime.date(2020, 1, 1), middle]
     table.insert([{"host": f"h{i}", "day": days[i % 2], "load": float(i)} for i in range(100)])
     table.flush()
-    session = kudu.connect(tmp_path / "root").new_session()
+    session = kudulite.connect(tmp_path / "root").new_session()
     session.apply(table.new_update({"host": "h0", "day": days[0], "load": None}))
     session.apply(table.new_insert(("new", days[1], 5.0)))
     session.apply(table.new_delete(("h1", days[1])))
@@ -61,7 +61,7 @@ def test_sizes_are_those_of_the_column_chunks(table):
 
 def test_sizes_leave_out_a_dropped_column(table):
     """Its chunks are in the files until they are compacted."""
-    alterer = kudu.connect(table.path.parent).new_table_alterer(table)
+    alterer = kudulite.connect(table.path.parent).new_table_alterer(table)
     alterer.drop_column("load")
     alterer.add_column("late", "int64")
     alterer.alter()
@@ -79,7 +79,7 @@ def test_perf_reads_each_tablet(table, tmp_path):
     some = value("perf", table.path, "--where", "load >= 90", "--ordered")
     assert sum(piece["rows"] for piece in some) == table.scan(where="load >= 90").count()
     assert "rows_per_second" in output("perf", table.path)
-    kudu.connect(tmp_path / "root").create_table("e", table.schema)
+    kudulite.connect(tmp_path / "root").create_table("e", table.schema)
     assert output("perf", tmp_path / "root" / "e") == "no tablet has rows\n"
 
 
@@ -134,7 +134,7 @@ def test_a_table_is_created_by_its_definition(table, tmp_path):
     output("retention", table.path, "3d")
     file.write_text(output("schema", table.path))
     output("create", tmp_path / "root" / "again", "--definition", file, "--owner", "bob")
-    again = kudu.open_table(tmp_path / "root" / "again")
+    again = kudulite.open_table(tmp_path / "root" / "again")
     assert again.schema.equals(table.schema)
     assert again.partition_schema.describe_all() == table.partition_schema.describe_all()
     assert (again.owner, again.comment) == ("bob", "loads")
@@ -168,7 +168,7 @@ def test_a_definition_may_be_one_for_the_tool_of_kudu(tmp_path):
     file, place = tmp_path / "loads.json", tmp_path / "root" / "loads"
     file.write_text(DEFINITION)
     output("create", place, "--definition", file)
-    table = kudu.open_table(place)
+    table = kudulite.open_table(place)
     assert [repr(column) for column in table.schema] == [
         'string "host" NOT NULL ENCODING dict',
         'date "day" NOT NULL',
@@ -206,16 +206,16 @@ def test_a_wrong_definition_is_an_error(tmp_path, old, new, message):
 
 def test_a_definition_has_a_key_that_is_not_unique(tmp_path):
     """Its last key column is listed as any other; the table that is created has the same key."""
-    builder = kudu.schema_builder()
-    builder.add_column("host", "string").non_unique_primary_key()
-    builder.add_column("load", "double")
-    lines = kudu.connect(tmp_path / "root").create_table("lines", builder.build())
+    columns = [kudulite.column("host", "string"), kudulite.column("load", "double")]
+    lines = kudulite.connect(tmp_path / "root").create_table(
+        "lines", kudulite.schema(columns, "host", is_unique=False)
+    )
     found = json.loads(output("schema", lines.path))
     assert found["schema"]["key_column_names"] == ["host", "auto_incrementing_id"]
     file = tmp_path / "t.json"
     file.write_text(json.dumps(found))
     output("create", tmp_path / "root" / "again", "--definition", file)
-    again = kudu.open_table(tmp_path / "root" / "again")
+    again = kudulite.open_table(tmp_path / "root" / "again")
     assert again.schema.equals(lines.schema)
     again.insert([{"host": "a", "load": 0.5}])
     assert again.get(("a", 1))["load"] == 0.5
@@ -224,21 +224,21 @@ def test_a_definition_has_a_key_that_is_not_unique(tmp_path):
 def test_a_copy_holds_the_rows_that_meet_a_condition(table, tmp_path):
     """It is another table, without a past; a copy with its past has all rows."""
     found = value("copy", table.path, tmp_path / "c", "--where", "load < 10")
-    copied = kudu.open_table(tmp_path / "c")
+    copied = kudulite.open_table(tmp_path / "c")
     assert found["with_past"] is False
     assert (
         copied.scan(ordered=True)
         .to_arrow()
         .equals(table.scan(where="load < 10", ordered=True).to_arrow())
     )
-    with pytest.raises(kudu.errors.UsageError, match="a copy with its past has all rows"):
+    with pytest.raises(kudulite.errors.UsageError, match="a copy with its past has all rows"):
         table.copy_to(tmp_path / "d", where="load < 10")
     assert not (tmp_path / "d").exists()
 
 
 def test_rows_are_copied_into_another_table(table, tmp_path):
     """Inserted or upserted in one commit, of some columns, as of a moment."""
-    target = kudu.connect(tmp_path / "root").create_table("o", table.schema)
+    target = kudulite.connect(tmp_path / "root").create_table("o", table.schema)
     before = table.current_timestamp()
     table.delete(where="load = 50")
     found = value(

@@ -18,12 +18,9 @@ UTC = datetime.UTC
 def typed(tmp_path) -> kudulite.Table:
     """A table with a column of every type: extremes, nulls, and texts that look like nothing."""
     client = kudulite.connect(tmp_path / "root", background_maintenance=False)
-    builder = client.schema_builder()
-    builder.add_column("id", kudulite.int32, nullable=False)
-    for name, kind, _ in COLUMNS:
-        builder.add_column(name, kind)
-    builder.set_primary_keys(["id"])
-    table = client.create_table("typed", builder.build())
+    columns = [kudulite.column("id", kudulite.int32)]
+    columns += [kudulite.column(name, kind) for name, kind, _ in COLUMNS]
+    table = client.create_table("typed", kudulite.schema(columns, "id"))
     rows = [{"id": 0}]
     for number in range(1, 7):
         cells = {name: values[number % len(values)] for name, _, values in COLUMNS}
@@ -179,3 +176,9 @@ def test_loadgen_stops_by_itself(tmp_path, sessions: bool):
     limited = value("loadgen", tmp_path / "a", "--seconds", 0.5, "--rate", 200, "--batch-rows", 10)
     assert 10 <= limited["row_count"] <= 110 and 0.3 < limited["seconds"] < 30
     assert "rows_per_second" in output("loadgen", tmp_path / "a", "--rows", 1)
+
+
+def test_loadgen_writes_no_more_than_its_rate_in_its_time(tmp_path):
+    """A write has fewer rows than --batch-rows where the rate does not allow so many."""
+    found = value("loadgen", tmp_path / "a", "--seconds", 0.5, "--rate", 100, "--batch-rows", 1000)
+    assert found["row_count"] == 50

@@ -290,13 +290,13 @@ def test_columns_that_begin_with_nothing(tmp_path):
 def test_a_json_object_sets_the_columns_whose_keys_it_has(tmp_path, monkeypatch, block_bytes: int):
     """In `upsert`, and in `load` of a table with defaults; null sets NULL."""
     monkeypatch.setattr(row_files, "BLOCK_BYTES", block_bytes)
-    builder = kudulite.schema_builder()
-    builder.add_column("id", kudulite.int64, nullable=False)
-    builder.add_column("a", kudulite.string, default="d")
-    builder.add_column("b", kudulite.int64, default=5)
-    builder.set_primary_keys(["id"])
+    columns = [
+        kudulite.column("id", kudulite.int64),
+        kudulite.column("a", kudulite.string, default="d"),
+        kudulite.column("b", kudulite.int64, default=5),
+    ]
     client = kudulite.connect(tmp_path / "db", background_maintenance=False)
-    table = client.create_table("t", builder.build())
+    table = client.create_table("t", kudulite.schema(columns, "id"))
     lines = ['{"id": 1, "a": "x"}', '{"id": 2, "b": null}', '{"id": 3, "a": null, "b": 1}']
     output("load", table.path, write(tmp_path / "a.json", "\n".join(lines)))
     assert column(table, "a")[1] == ["x", "d", None]

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pyarrow as pa
 import pytest
 
-import kudulite as kudu
+import kudulite
 from kudulite.chain.partition import RangeWithHashSchema
 from kudulite.client.client import Client
 from kudulite.client.table import Table
@@ -24,11 +24,9 @@ from tests.support.tables.core_tables import CoreTables, ManualClock, environmen
 
 def make_table(client: Client) -> Table:
     """Table t (k | v) with the range 0 to 100 and a row."""
-    builder = kudu.schema_builder()
-    builder.add_column("k", kudu.int64).primary_key()
-    builder.add_column("v", kudu.int64)
-    part = kudu.Partitioning().set_range_partition_columns("k").add_range_partition(0, 100)
-    table = client.create_table("t", builder.build(), part)
+    columns = [kudulite.column("k", kudulite.int64), kudulite.column("v", kudulite.int64)]
+    part = kudulite.Partitioning().set_range_partition_columns("k").add_range_partition(0, 100)
+    table = client.create_table("t", kudulite.schema(columns, "k"), part)
     table.insert([{"k": 1, "v": 1}])
     return table
 

@@ -22,12 +22,12 @@ from tests.support.tables.core_tables import environment
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     """Two tablets; base data, updates and deletes in both. Not checked at the end: it is bad."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int32, nullable=False)
-    builder.set_primary_keys(["k"])
+    columns = [
+        kudulite.column("k", kudulite.int32),
+        kudulite.column("v", kudulite.int32, nullable=False),
+    ]
     client = Client(tmp_path, environment())
-    table = client.create_table("t", builder.build(), hash_partitions=[(["k"], 2)])
+    table = client.create_table("t", kudulite.schema(columns, "k"), hash_partitions=[(["k"], 2)])
     table.insert([{"k": k, "v": k} for k in range(20)])
     table.update([{"k": k, "v": -k} for k in range(10)])
     table.delete([{"k": k} for k in range(5)])

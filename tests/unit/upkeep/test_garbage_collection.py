@@ -28,11 +28,10 @@ HOUR = 3600.0
 @pytest.fixture
 def table(core: CoreTables) -> Table:
     """A table of two tablets and five versions."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int32)
-    builder.set_primary_keys(["k"])
-    table = core.client().create_table("t", builder.build(), hash_partitions=[(["k"], 2)])
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int32)]
+    table = core.client().create_table(
+        "t", kudulite.schema(columns, "k"), hash_partitions=[(["k"], 2)]
+    )
     for value in range(4):
         table.upsert([{"k": k, "v": value} for k in range(8)])
     return table

@@ -27,11 +27,10 @@ ROWS = 24
 
 def new_table(core: CoreTables) -> Table:
     """A table of two tablets with a rowset each, all in one version."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int32)
-    builder.set_primary_keys(["k"])
-    table = core.client().create_table("t", builder.build(), hash_partitions=[(["k"], 2)])
+    columns = [kudulite.column("k", kudulite.int32), kudulite.column("v", kudulite.int32)]
+    table = core.client().create_table(
+        "t", kudulite.schema(columns, "k"), hash_partitions=[(["k"], 2)]
+    )
     upsert(table, range(ROWS), 0)
     return table
 

@@ -18,14 +18,16 @@ PAST = "Q4-what-was-there-before-the-other-b81c"
 
 def new_table(core: CoreTables) -> Table:
     """A table whose files hold strings as they are; `name` is a part of the key."""
-    builder = kudulite.schema_builder()
-    builder.add_column("name", "string", nullable=False, compression="none", encoding="plain")
-    builder.add_column("k", "int64", nullable=False)
-    builder.add_column("note", "string", compression="none", encoding="plain")
-    builder.add_column("v", "int64")
-    builder.set_primary_keys(["name", "k"])
+    columns = [
+        kudulite.column("name", "string", compression="none", encoding="plain"),
+        kudulite.column("k", "int64"),
+        kudulite.column("note", "string", compression="none", encoding="plain"),
+        kudulite.column("v", "int64"),
+    ]
     ranges = {"columns": ["k"], "bounds": [[0, 100], [100, 200]]}
-    return core.client().create_table("t", builder.build(), range_partitions=ranges)
+    return core.client().create_table(
+        "t", kudulite.schema(columns, ["name", "k"]), range_partitions=ranges
+    )
 
 
 def row(name: str, k: int, note: str, v: int) -> dict[str, object]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kudulite as kudu
+import kudulite
 from kudulite.errors import CorruptionError
 from kudulite.model.schema import Schema
 from kudulite.wal.record_format import encode_rows
@@ -17,20 +17,20 @@ from tests.support.tables.wal_changes import decode_record
 
 UTC = datetime.UTC
 TYPES = {
-    "k": kudu.int32,
-    "bool": kudu.bool_,
-    "int8": kudu.int8,
-    "int16": kudu.int16,
-    "int64": kudu.int64,
-    "float": kudu.float_,
-    "double": kudu.double,
-    "date": kudu.date,
-    "moment": kudu.unixtime_micros,
-    "naive": kudu.timestamp_ntz,
-    "money": kudu.decimal(38, 6),
-    "text": kudu.string,
-    "short": kudu.varchar(3),
-    "blob": kudu.binary,
+    "k": kudulite.int32,
+    "bool": kudulite.bool_,
+    "int8": kudulite.int8,
+    "int16": kudulite.int16,
+    "int64": kudulite.int64,
+    "float": kudulite.float_,
+    "double": kudulite.double,
+    "date": kudulite.date,
+    "moment": kudulite.unixtime_micros,
+    "naive": kudulite.timestamp_ntz,
+    "money": kudulite.decimal(38, 6),
+    "text": kudulite.string,
+    "short": kudulite.varchar(3),
+    "blob": kudulite.binary,
 }
 ROW = {
     "k": -1,
@@ -52,11 +52,11 @@ ROW = {
 
 def make_schema() -> Schema:
     """A table with a column of every type."""
-    builder = kudu.schema_builder()
-    for name, column_type in TYPES.items():
-        builder.add_column(name, column_type, nullable=name != "k")
-    builder.set_primary_keys(["k"])
-    return builder.build()
+    columns = [
+        kudulite.column(name, column_type, nullable=name != "k")
+        for name, column_type in TYPES.items()
+    ]
+    return kudulite.schema(columns, "k")
 
 
 SCHEMA = make_schema()
@@ -160,9 +160,8 @@ def test_damage_is_a_corruption_error_or_a_row():
 
 def test_the_worked_example():
     """As the module's first lines have it."""
-    builder = kudu.schema_builder()
-    builder.add_column("k", kudu.int8, nullable=False)
-    builder.add_column("v", kudu.string)
-    builder.set_primary_keys(["k"])
+    columns = [kudulite.column("k", kudulite.int8), kudulite.column("v", kudulite.string)]
     rows = [(CHANGE_UPDATE, {"k": 7, "v": "a"}), (CHANGE_DELETE, {"k": 8})]
-    assert RowCodec(builder.build()).encode(rows) == bytes.fromhex("010300070100000061 02010008")
+    assert RowCodec(kudulite.schema(columns, "k")).encode(rows) == bytes.fromhex(
+        "010300070100000061 02010008"
+    )

@@ -9,7 +9,7 @@ from dataclasses import astuple
 import pyarrow as pa
 import pytest
 
-import kudulite as kudu
+import kudulite
 from kudulite.errors import (
     ConflictError,
     LockTimeoutError,
@@ -330,7 +330,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, *last_first: Callable[[], object]
     monkeypatch.setattr(WriteQueue, "add", later)
 
 
-def altering(client: kudu.Client, table: kudu.Table, name: str) -> Callable[[], object]:
+def altering(client: kudulite.Client, table: kudulite.Table, name: str) -> Callable[[], object]:
     """An alteration that adds a column."""
     alterer = client.new_table_alterer(table)
     alterer.add_column(name, "int32")

@@ -22,15 +22,15 @@ MOMENT = datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.UTC)
 @pytest.fixture
 def table(core: CoreTables) -> Table:
     """A composite key over six tablets with a gap."""
-    builder = kudulite.schema_builder()
-    builder.add_column("s", kudulite.string, nullable=False)
-    builder.add_column("t", kudulite.unixtime_micros, nullable=False)
-    builder.add_column("d", "decimal(6, 2)", nullable=False)
-    builder.add_column("v", kudulite.int32)
-    builder.set_primary_keys(["s", "t", "d"])
+    columns = [
+        kudulite.column("s", kudulite.string),
+        kudulite.column("t", kudulite.unixtime_micros),
+        kudulite.column("d", "decimal(6, 2)"),
+        kudulite.column("v", kudulite.int32),
+    ]
     table = core.client().create_table(
         "t",
-        builder.build(),
+        kudulite.schema(columns, ["s", "t", "d"]),
         hash_partitions=[(["t"], 3)],
         range_partitions={"columns": ["s"], "bounds": [[None, "m"], ["n", None]]},
     )

@@ -48,23 +48,43 @@ from kudulite.chain.folder import (
 )
 from kudulite.errors import (
     ConflictError,
+    SchemaError,
     StorageError,
     TableExistsError,
     TableNotFoundError,
     UsageError,
 )
 from kudulite.model.hybrid_time import physical_microseconds
+from kudulite.model.types import is_unicode
 from kudulite.storage.names import new_staged_name, new_trash_name, soft_deleted_name
 from kudulite.storage.storage import Storage, is_taken
 from kudulite.table.environment import Environment
-from kudulite.table.table_list import table_folder
 from kudulite.table.table_log import LostRaceError, Turn
 from kudulite.table.table_store import TableStore
 from kudulite.wal.segment import LogPosition
 
+NAME_BYTES_MAX = 200
 RESERVE_SECONDS_MAX = (1 << 32) - 1  # as in Kudu, 136 years
 # Each time, another process has published or deleted a table of the name, or is creating one.
 _PUBLICATIONS_MAX, _WAIT_SECONDS = 50, 0.02
+
+
+def table_folder(root: Path, name: str) -> Path:
+    """Return the folder of a table. Raises SchemaError for a name that no table can have."""
+    if (
+        not isinstance(name, str)
+        or not name
+        or name.startswith(".")
+        or "/" in name
+        or "\0" in name
+        or not is_unicode(name)
+        or len(name.encode()) > NAME_BYTES_MAX
+    ):
+        raise SchemaError(
+            f"table name {name!r}: a name has 1 to {NAME_BYTES_MAX} bytes of UTF-8, no '/', and"
+            " does not begin with a dot"
+        )
+    return root / name
 
 
 def rename_table(store: TableStore, new_name: str) -> TableStore:

@@ -3,13 +3,15 @@
     table.scan(at=moment)          one row for each key at the moment
     table.changes(start, end)      one row for each key with a change in (start, end]
 
-    the table's columns  _change_type  _commit_timestamp  [_before]
-    the row at `end`;    insert        when it changed    the row at `start`,
-    of a delete the      update        last: a HybridTime null for an insert
-    row at `start`       delete        as in WriteResult.timestamp
+    the table's columns   _change_type       _commit_version       _commit_timestamp
+    the row at `end`      insert             when it changed       its wall time, to the
+       at `start`         [update_preimage]  last: a HybridTime,   microsecond, in UTC
+       at `end`           update_postimage   as WriteResult has,
+       at `start`         delete             for `at` and `start`
 
-The change types are names of operations: applied to the table as it was at `start`, with
-`operation_column="_change_type"`, the changes make the table as it was at `end`.
+Preimages are there with images="both". Applied to the table as it was at `start`, with
+`operation_column="_change_type"`, the changes make the table as it was at `end`; preimages are
+nothing to write.
 
 Both are planned when the object is made: columns and predicates are checked, and the moments are
 settled. They are read when a result is asked for, anew each time. A few threads read blocks ahead
@@ -38,12 +40,12 @@ import pyarrow.parquet as pq
 from kudulite.basefile.base_data import CUT_ROWS_MAX
 from kudulite.chain.folder import has_table_files
 from kudulite.chain.manifest import TabletEntry
-from kudulite.client.pandas_frames import frame_of
 from kudulite.errors import OptionError, OutOfMemoryError, StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Column
 from kudulite.model.values import python_rows
+from kudulite.reads.pandas_frames import frame_of
 from kudulite.rowset.merge import RowsRead, in_turn
 from kudulite.rowset.rowset import ScannedRows
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
@@ -59,7 +61,6 @@ from kudulite.table.snapshot import tablet_at
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Tablet
 from kudulite.tablet.tablet_scan import (
-    COMMIT_TIMESTAMP,
     block_reads,
     count_rows,
     diff_reads,
@@ -326,7 +327,7 @@ class _Threads:
 
     def __init__(self, requests_at_once: int = 1) -> None:
         self._waits = requests_at_once > 1
-        self._count = max(READ_THREADS, requests_at_once)
+        self._count: int = max(READ_THREADS, requests_at_once)
         self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="kudulite-scan")
         self._ahead = 0
 
@@ -461,13 +462,8 @@ class Changes(ArrowResult[DiffSpec]):
         for batch in change_batches(read, entries_to_diff(read.store, read.manifest, read.spec)):
             yield in_schema(batch, schema)
 
-    def _first_rows(self) -> pa.Table:
-        rows = super()._first_rows()
-        place = rows.schema.get_field_index(COMMIT_TIMESTAMP)
-        return rows.set_column(place, COMMIT_TIMESTAMP, Timestamp.array(rows.column(place)))
-
     def count(self) -> int:
-        """Return the number of changes."""
+        """Return the number of rows of the changes."""
         return sum(batch.num_rows for batch in self.to_batches())
 
 

@@ -8,10 +8,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from kudulite.client.pandas_frames import BACKENDS
 from kudulite.client.table import Table
 from kudulite.errors import OptionError, RowError, SchemaError
 from kudulite.kudu.scanner import Scanner
+from kudulite.reads.pandas_frames import BACKENDS
 from tests.support.tables.core_tables import CoreTables
 
 BIG = 2**53 + 1
@@ -100,8 +100,8 @@ def test_every_result_has_such_a_frame(table: Table):
     start = table.current_timestamp()
     table.update([{"id": 1, "int64": BIG + 2}, {"id": 2, "plain": 1}])
     frame = table.changes(start, images="both", where="id = 1").to_pandas()
-    assert frame["_before"][0]["int64"] == BIG
-    assert frame["int64"].tolist() == [BIG + 2]
+    assert frame["int64"].tolist() == [BIG, BIG + 2]
+    assert frame["_change_type"].tolist() == ["update_preimage", "update_postimage"]
     rows = table.get_many([1, 2]).to_pandas(types_mapper=pd.ArrowDtype)
     assert rows["int64"].tolist() == [BIG + 2, pd.NA]
 
