@@ -36,7 +36,12 @@ from kudulite.errors import (
 
 if typing.TYPE_CHECKING:
     from kudulite.backups.backup_job import BackupJob, BackupPiece, backup, begin_backup
-    from kudulite.backups.backup_set import Backup, list_backups, verify_backups
+    from kudulite.backups.backup_set import (
+        Backup,
+        list_backups,
+        newest_backup,
+        verify_backups,
+    )
     from kudulite.backups.restore_job import RestoreJob, RestoreStep, begin_restore, restore
     from kudulite.chain.folder import SoftDeletedTable
     from kudulite.chain.manifest import TableVersion
@@ -106,7 +111,7 @@ if typing.TYPE_CHECKING:
 # The module of each public name but the errors; a test compares it with the imports above.
 _NAMES_OF = {
     "kudulite.backups.backup_job": ("BackupJob", "BackupPiece", "backup", "begin_backup"),
-    "kudulite.backups.backup_set": ("Backup", "list_backups", "verify_backups"),
+    "kudulite.backups.backup_set": ("Backup", "list_backups", "newest_backup", "verify_backups"),
     "kudulite.backups.restore_job": ("RestoreJob", "RestoreStep", "begin_restore", "restore"),
     "kudulite.chain.folder": ("SoftDeletedTable",),
     "kudulite.chain.manifest": ("TableVersion",),
@@ -333,6 +338,7 @@ __all__ = [
     "is_storage_option",
     "list_backups",
     "merged_storage_options",
+    "newest_backup",
     "open_table",
     "pack_tokens",
     "parse_operation",

@@ -37,7 +37,6 @@ from kudulite.chain.folder import (
     check_has_no_lost_table,
     how_to_copy,
     how_to_recall,
-    is_refused,
     listed_versions,
     soft_deleted_tables,
 )
@@ -68,6 +67,7 @@ from kudulite.storage.storage import as_path, is_there
 from kudulite.table.environment import Environment, environment_at
 from kudulite.table.present import present
 from kudulite.table.removal import remove_trash
+from kudulite.table.table_list import list_tables
 from kudulite.table.table_names import (
     RESERVE_SECONDS_MAX,
     new_staging_folder,
@@ -289,31 +289,11 @@ class Client:
         A table whose manifest is lost is left out with a UserWarning, and so is a folder that one
         has no right to list. Raises StorageError.
         """
-        storage, found = self._environment.storage, []
-        known = storage.table_names(self.root)
-        if known is not None:
-            return [name for name in known if (match_substring or "") in name]
-        if not storage.is_folder(self.root):
-            raise StorageError(errno.ENOENT, f"cannot list {self.root}: it does not exist")
-        for place in storage.entries(self.root):
-            if (match_substring or "") not in place.name or place.name.startswith("."):
-                continue
-            with suppress(SchemaError):  # no table can have the name
-                if self._is_table(place):
-                    found.append(place.name)
-        return found
-
-    def _is_table(self, folder: Path) -> bool:
-        """Whether a folder is a table; no, with a UserWarning, where that is not known."""
-        try:
-            if self._store(folder.name).chain.exists():
-                return True
-            check_has_no_lost_table(self._environment.storage, folder)
-        except (CorruptionError, StorageError) as problem:
-            if isinstance(problem, StorageError) and not is_refused(problem):
-                raise
-            warnings.warn(f"left out of the list of tables: {problem}", stacklevel=3)
-        return False
+        found = list_tables(self._environment, self.root, match_substring or "")
+        for problem in found.values():
+            if problem is not None:
+                warnings.warn(f"left out of the list of tables: {problem}", stacklevel=2)
+        return [name for name, problem in found.items() if problem is None]
 
     def list_directories(self) -> list[str]:
         """Return the names of the directories in this one that are no tables, sorted.

@@ -9,13 +9,17 @@ ends it with status 2.
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import kudulite
 from kudulite.errors import KuduliteError
 from kudulite.tools import (
+    commands_backup,
+    commands_directory,
+    commands_import,
     commands_look,
     commands_measure,
     commands_table,
@@ -24,7 +28,45 @@ from kudulite.tools import (
 )
 from kudulite.tools.addresses import takes_storage_options
 
+# Words of other tools, and words that people try, with what to type here.
+OTHER_WORDS = {
+    **dict.fromkeys(("statistics", "stats", "stat", "info", "show", "status"), "describe TABLE"),
+    **dict.fromkeys(("ls", "tables", "show-tables"), "list DIRECTORY"),
+    **dict.fromkeys(("select", "query", "cat", "read", "export", "head"), "scan TABLE"),
+    **dict.fromkeys(("insert", "import", "write", "append"), "load TABLE FILE"),
+    **dict.fromkeys(("merge", "update"), "upsert TABLE FILE"),
+    **dict.fromkeys(("diff", "cdc"), "changes TABLE START"),
+    **dict.fromkeys(("log", "commits", "snapshots"), "versions TABLE"),
+    **dict.fromkeys(("ksck", "fsck", "verify", "validate", "scrub"), "check TABLE"),
+    **dict.fromkeys(("vacuum", "gc", "cleanup", "clean", "expire"), "maintain TABLE"),
+    **dict.fromkeys(("optimize", "rewrite"), "compact TABLE"),
+    **dict.fromkeys(("du", "size", "columns"), "sizes TABLE"),
+    **dict.fromkeys(("rm", "remove", "delete-table"), "drop TABLE"),
+    **dict.fromkeys(("mv", "move"), "rename TABLE NAME"),
+    **dict.fromkeys(("cp", "clone"), "copy TABLE TARGET"),
+    **dict.fromkeys(("undrop", "undelete"), "recall DIRECTORY ID"),
+    **dict.fromkeys(("undo", "rollback", "revert"), "restore TABLE --to MOMENT"),
+    **dict.fromkeys(("benchmark", "bench"), "loadgen TABLE"),
+    **dict.fromkeys(("prometheus", "openmetrics"), "metrics DIRECTORY"),
+    **dict.fromkeys(("definition", "ddl"), "schema TABLE"),
+    "top": "watch TABLE",
+}
+
+
+class Commands(TyperGroup):
+    """The commands; a word that is none of them gets the command that does the same."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the command that arguments begin with. Raises UsageError."""
+        word = args[0]
+        advice = OTHER_WORDS.get(word.lower())
+        if advice is not None and word not in self.commands:
+            ctx.fail(f"No such command {word!r}. Type: kudulite {advice}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Inspect kudulite tables, write to them, maintain them, and back them up.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -50,7 +92,7 @@ def main(
 
 PANELS = {
     "Tables": (
-        commands_look.list_tables,
+        commands_directory.list_tables,
         commands_look.describe,
         commands_look.partitions,
         commands_look.layout,
@@ -80,27 +122,29 @@ PANELS = {
     ),
     "Maintenance": (
         commands_look.watch,
-        commands_look.metrics,
+        commands_directory.metrics,
         commands_measure.sizes,
         commands_measure.perf,
         commands_upkeep.flush,
         commands_upkeep.compact,
         commands_upkeep.maintain,
-        commands_look.check,
+        commands_upkeep.check,
         commands_look.dump,
         commands_upkeep.doctor,
         commands_write.loadgen,
     ),
     "Backups and copies": (
-        commands_upkeep.backup,
-        commands_upkeep.backups,
-        commands_upkeep.restore,
+        commands_backup.backup,
+        commands_backup.backups,
+        commands_backup.restore,
         commands_upkeep.copy,
+        commands_import.import_kudu,
     ),
 }
 for panel, commands in PANELS.items():
     for command in commands:
-        name = "list" if command is commands_look.list_tables else command.__name__
+        is_list = command is commands_directory.list_tables
+        name = "list" if is_list else command.__name__.replace("_", "-")
         app.command(name, rich_help_panel=panel)(takes_storage_options(command))
 
 
