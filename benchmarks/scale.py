@@ -35,8 +35,8 @@ from stores.workload import KEY, KEY_STEP, RANGE_KEYS, SCHEMA, UPDATED, make_row
 
 import kudulite
 from kudulite.chain.manifest import Origin
-from kudulite.client.lookup import KeyLookup
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
+from kudulite.reads.lookup import KeyLookup
 from kudulite.table.environment import default_environment
 from kudulite.table.table_store import TableStore
 

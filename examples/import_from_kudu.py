@@ -1,25 +1,35 @@
-"""Copy a table from a running Kudu cluster, with its columns, key, partitions and rows.
+"""Copy tables from a running Kudu cluster, with their columns, keys, partitions and rows.
 
     spark-submit --packages org.apache.kudu:kudu-spark3_2.12:1.17.1 \
-        import_from_kudu.py export kudu-1:7051,kudu-2:7051 impala::db.t /shared/t
+        import_from_kudu.py export kudu-1:7051,kudu-2:7051 /shared/exports
+    kudulite import-kudu --dry-run /shared/exports /data/warehouse
+    kudulite import-kudu /shared/exports /data/warehouse
+
+There are two steps, because kudu-spark is made for Spark 3 and kudulite for Spark 4.1 and newer.
+`export` runs on a cluster that reaches Kudu, and needs no kudulite there. For each table it writes
+the rows as Parquet, all as of one moment, and the definition of the table as JSON, in the form of
+`kudu table create`. `import-kudu` runs where kudulite is installed: it creates the tables by their
+definitions and inserts the rows of each in one commit. It can be repeated.
+
+One table alone, and one that is too large to be loaded by one process:
+
+    … import_from_kudu.py export kudu-1:7051,kudu-2:7051 impala::db.t /shared/t
     python import_from_kudu.py load /shared/t /data/warehouse/t
 
-The steps are two PySpark jobs, because kudu-spark is made for Spark 3 and kudulite for Spark 4.1
-and newer. `export` runs on a cluster that reaches Kudu, and needs no kudulite there: it writes the
-rows as Parquet, as of one moment, and the definition of the table as JSON, in the form of `kudu
-table create`. `load` runs where kudulite is installed: it creates the table by the definition and
-inserts the rows in one commit, each tablet by one task. It can be repeated: a second time, it
-inserts nothing. Without arguments the script rehearses the second step, with an export that it
-makes itself. Rows of a key that is not unique keep their ids.
+`load` is a PySpark job that does for one table what `import-kudu` does, each tablet by one task.
+Without arguments the script rehearses it, with an export that it makes itself. Rows of a key that
+is not unique keep their ids.
 
 Not copied: replicas, block sizes and quotas.
 """
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +38,11 @@ RANGE_TIMEOUT_MS = 60_000
 
 def main(arguments: list[str]) -> None:
     """Run one of the two steps, or rehearse the second."""
-    if arguments[:1] == ["export"] and len(arguments) == 4:
-        export(*arguments[1:])
+    if arguments[:1] == ["export"] and len(arguments) == 3:
+        export_all(*arguments[1:])
+    elif arguments[:1] == ["export"] and len(arguments) == 4:
+        master, table_name, target = arguments[1:]
+        export(kudu_client(master), master, table_name, target, int(time.time() * 1000))
     elif arguments[:1] == ["load"] and len(arguments) == 3:
         load(Path(arguments[1]), Path(arguments[2]))
     elif not arguments:
@@ -42,21 +55,48 @@ def main(arguments: list[str]) -> None:
 # -- where Kudu is
 
 
-def export(master: str, table_name: str, target: str) -> None:
+def export_all(master: str, target: str) -> None:
+    """Export all tables, as of one moment, each to a folder of `target`; name those that fail."""
+    client, moment, failed = kudu_client(master), int(time.time() * 1000), []
+    for name in client.getTablesList().getTablesList():
+        try:
+            export(client, master, name, f"{target}/{folder_of(name)}", moment)
+            print(f"{name}: exported")
+        except Exception as error:  # of Kudu, of Spark or of Java: the other tables are exported
+            failed.append(name)
+            print(f"{name}: {error}", file=sys.stderr)
+    if failed:
+        sys.exit(f"{len(failed)} tables were not exported: {', '.join(failed)}")
+
+
+def folder_of(table_name: str) -> str:
+    """Return the name of a table's folder: Hadoop allows no colons; the sum keeps names apart."""
+    return f"{re.sub('[^A-Za-z0-9_.-]', '_', table_name)}-{zlib.crc32(table_name.encode()):08x}"
+
+
+def kudu_client(master: str) -> Any:
+    """Return a client of Kudu's Java library."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.appName("export from Kudu").getOrCreate()
+    return spark._jvm.org.apache.kudu.client.KuduClient.KuduClientBuilder(master).build()
+
+
+def export(client: Any, master: str, table_name: str, target: str, moment_ms: int) -> None:
     """Write the rows of a Kudu table to `target`/data, and its definition beside them."""
     from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.appName(f"export of {table_name}").getOrCreate()
+    spark = SparkSession.builder.getOrCreate()
     options = {
         "kudu.master": master,
         "kudu.table": table_name,
-        "kudu.snapshotTimestampMs": str(int(time.time() * 1000)),
+        "kudu.snapshotTimestampMs": str(moment_ms),
     }
     rows = spark.read.format("kudu").options(**options).load()
     write_rows(rows, target)
-    client = spark._jvm.org.apache.kudu.client.KuduClient.KuduClientBuilder(master).build()
     text = json.dumps(definition_of(client.openTable(table_name)), indent=2)
-    # As a file of Spark, because the target may be a store that only Spark knows.
+    # As a file of Spark, because the target may be a store that only Spark knows. It is the last:
+    # an export without it was interrupted.
     spark.sparkContext.parallelize([text], 1).saveAsTextFile(f"{target}/definition")
 
 

@@ -36,7 +36,12 @@ from kudulite.errors import (
 
 if typing.TYPE_CHECKING:
     from kudulite.backups.backup_job import BackupJob, BackupPiece, backup, begin_backup
-    from kudulite.backups.backup_set import Backup, list_backups, verify_backups
+    from kudulite.backups.backup_set import (
+        Backup,
+        list_backups,
+        newest_backup,
+        verify_backups,
+    )
     from kudulite.backups.restore_job import RestoreJob, RestoreStep, begin_restore, restore
     from kudulite.chain.folder import SoftDeletedTable
     from kudulite.chain.manifest import TableVersion
@@ -44,27 +49,10 @@ if typing.TYPE_CHECKING:
     from kudulite.client.bulk_write import BulkWrite, WriteResult
     from kudulite.client.client import Client, connect, open_table
     from kudulite.client.mutation_buffer import PendingError
-    from kudulite.client.native_plan import (
-        NativeColumn,
-        NativeCondition,
-        NativeDisjunction,
-        NativeFile,
-        NativeLimits,
-        NativePlan,
-    )
-    from kudulite.client.native_scan import Scan
     from kudulite.client.row_operations import WriteOperation
-    from kudulite.client.scan import Changes
     from kudulite.client.session import Session, SessionCounters
     from kudulite.client.table import Table
     from kudulite.client.table_alterer import ColumnSpec, TableAlterer
-    from kudulite.client.tokens import (
-        ChangeToken,
-        RowSetToken,
-        ScanToken,
-        Token,
-        pack_tokens,
-    )
     from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Rows, Where, WriteOptions
     from kudulite.model.condition import ColumnExpression, Condition, Predicate
     from kudulite.model.expression import Computed, expr
@@ -91,6 +79,23 @@ if typing.TYPE_CHECKING:
         unixtime_micros,
         varchar,
     )
+    from kudulite.reads.native_plan import (
+        NativeColumn,
+        NativeCondition,
+        NativeDisjunction,
+        NativeFile,
+        NativeLimits,
+        NativePlan,
+    )
+    from kudulite.reads.native_scan import Scan
+    from kudulite.reads.scan import Changes
+    from kudulite.reads.tokens import (
+        ChangeToken,
+        RowSetToken,
+        ScanToken,
+        Token,
+        pack_tokens,
+    )
     from kudulite.storage.address import merged_storage_options
     from kudulite.storage.storage_options import is_secret_storage_option, is_storage_option
     from kudulite.table.metrics import TableMetrics
@@ -106,7 +111,7 @@ if typing.TYPE_CHECKING:
 # The module of each public name but the errors; a test compares it with the imports above.
 _NAMES_OF = {
     "kudulite.backups.backup_job": ("BackupJob", "BackupPiece", "backup", "begin_backup"),
-    "kudulite.backups.backup_set": ("Backup", "list_backups", "verify_backups"),
+    "kudulite.backups.backup_set": ("Backup", "list_backups", "newest_backup", "verify_backups"),
     "kudulite.backups.restore_job": ("RestoreJob", "RestoreStep", "begin_restore", "restore"),
     "kudulite.chain.folder": ("SoftDeletedTable",),
     "kudulite.chain.manifest": ("TableVersion",),
@@ -114,7 +119,7 @@ _NAMES_OF = {
     "kudulite.client.bulk_write": ("BulkWrite", "WriteResult"),
     "kudulite.client.client": ("Client", "connect", "open_table"),
     "kudulite.client.mutation_buffer": ("PendingError",),
-    "kudulite.client.native_plan": (
+    "kudulite.reads.native_plan": (
         "NativeColumn",
         "NativeCondition",
         "NativeDisjunction",
@@ -122,13 +127,13 @@ _NAMES_OF = {
         "NativeLimits",
         "NativePlan",
     ),
-    "kudulite.client.native_scan": ("Scan",),
+    "kudulite.reads.native_scan": ("Scan",),
     "kudulite.client.row_operations": ("WriteOperation",),
-    "kudulite.client.scan": ("Changes",),
+    "kudulite.reads.scan": ("Changes",),
     "kudulite.client.session": ("Session", "SessionCounters"),
     "kudulite.client.table": ("Table",),
     "kudulite.client.table_alterer": ("ColumnSpec", "TableAlterer"),
-    "kudulite.client.tokens": ("ChangeToken", "RowSetToken", "ScanToken", "Token", "pack_tokens"),
+    "kudulite.reads.tokens": ("ChangeToken", "RowSetToken", "ScanToken", "Token", "pack_tokens"),
     "kudulite.model.aliases": (
         "Columns",
         "Key",
@@ -333,6 +338,7 @@ __all__ = [
     "is_storage_option",
     "list_backups",
     "merged_storage_options",
+    "newest_backup",
     "open_table",
     "pack_tokens",
     "parse_operation",

@@ -56,9 +56,9 @@ from kudulite.basefile.column_storage import has_repeats
 from kudulite.chain.folder import has_table_files
 from kudulite.client.client import open_table
 from kudulite.client.table import Table, store_of
-from kudulite.client.tokens import ChangeToken, ScanToken
 from kudulite.errors import ConflictError, CorruptionError, NotFoundError, StorageError, UsageError
 from kudulite.model.hybrid_time import Timestamp
+from kudulite.reads.tokens import ChangeToken, ScanToken
 from kudulite.shown.progress import Progress
 from kudulite.storage.address import parse_address
 from kudulite.storage.storage import Storage, as_path, check_length

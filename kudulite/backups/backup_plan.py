@@ -19,7 +19,6 @@ from kudulite.backups.format import (
 )
 from kudulite.chain.manifest import Manifest
 from kudulite.client.table import Table, store_of
-from kudulite.client.tokens import ChangeToken, ScanToken
 from kudulite.errors import (
     ConflictError,
     CorruptionError,
@@ -29,6 +28,7 @@ from kudulite.errors import (
     UsageError,
 )
 from kudulite.model.hybrid_time import Timestamp
+from kudulite.reads.tokens import ChangeToken, ScanToken
 from kudulite.storage.storage import Storage
 from kudulite.table.present import caught_up_memory
 from kudulite.table.row_ids import last_id_of

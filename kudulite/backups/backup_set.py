@@ -339,6 +339,16 @@ def list_backups(
     return backups.all()
 
 
+def newest_backup(
+    target: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None
+) -> Backup | None:
+    """Return the newest finished backup at `target`, or None; its age is `now - moment`.
+
+    `target` and the errors are those of `list_backups`. No other backup is read.
+    """
+    return BackupSet.at(target, storage_options).newest()
+
+
 def verify_backups(
     target: str | PathLike[str],
     report: Callable[[str], None] = lambda backup: None,

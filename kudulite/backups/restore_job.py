@@ -62,12 +62,6 @@ from kudulite.chain.manifest import Manifest
 from kudulite.chain.partition import RangeBounds
 from kudulite.client.bulk_write import BulkWrite
 from kudulite.client.table import Table
-from kudulite.client.table_names import (
-    move_table,
-    replace_table,
-    table_folder,
-)
-from kudulite.client.tokens import ScanToken
 from kudulite.errors import (
     ConflictError,
     CorruptionError,
@@ -78,6 +72,7 @@ from kudulite.errors import (
     TableNotFoundError,
 )
 from kudulite.model.aliases import Moment
+from kudulite.reads.tokens import ScanToken
 from kudulite.shown.progress import Progress
 from kudulite.storage.address import parse_address
 from kudulite.storage.checked_json import encode_checked_json
@@ -89,6 +84,11 @@ from kudulite.table.environment import Environment, environment_at
 from kudulite.table.present import listing
 from kudulite.table.removal import discard_folder, remove_trash
 from kudulite.table.row_ids import reserve_ids
+from kudulite.table.table_names import (
+    move_table,
+    replace_table,
+    table_folder,
+)
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import StagedTask
 from kudulite.upkeep.alter import TableDraft, alter_table

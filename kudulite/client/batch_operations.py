@@ -38,9 +38,7 @@ from kudulite.client.computed_rows import (
     undone,
     with_cells,
 )
-from kudulite.client.lookup import arrow_batches
 from kudulite.client.row_operations import RowLayout
-from kudulite.client.scan import Changes, RowScan
 from kudulite.client.write_plan import WritePlan, check_flags, check_options
 from kudulite.errors import ColumnNotFoundError, ConflictError, OptionError, SchemaError
 from kudulite.model.aliases import Columns, Moment, Rows, Where, WriteOptions
@@ -48,6 +46,8 @@ from kudulite.model.cell import Cell, ConstantCell, computed_cell
 from kudulite.model.expression import Arithmetic
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
+from kudulite.reads.row_sources import arrow_batches
+from kudulite.reads.scan import Changes, RowScan
 from kudulite.shown.progress import Progress
 from kudulite.storage.new_files import NewFiles
 from kudulite.table.memory_flush import flush_table

@@ -37,28 +37,14 @@ from kudulite.chain.folder import (
     check_has_no_lost_table,
     how_to_copy,
     how_to_recall,
-    is_refused,
     listed_versions,
     soft_deleted_tables,
 )
 from kudulite.chain.manifest import checked_comment, checked_owner
 from kudulite.chain.partitioning import Partitioning, partitioning_of
-from kudulite.client.lookup import arrow_schema
 from kudulite.client.session import Session
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
-from kudulite.client.table_names import (
-    RESERVE_SECONDS_MAX,
-    new_staging_folder,
-    publish_table,
-    recall_table,
-    rename_table,
-    replaced_table,
-    set_table_aside,
-    soft_delete_table,
-    sync_moved,
-    table_folder,
-)
 from kudulite.client.write_plan import unknown_option
 from kudulite.errors import (
     ConflictError,
@@ -73,6 +59,7 @@ from kudulite.model.aliases import Rows
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.new_schema import schema_from_arrow
 from kudulite.model.schema import Schema
+from kudulite.reads.row_sources import arrow_schema, opened
 from kudulite.shown.html import html_table, html_title
 from kudulite.storage.address import parse_address
 from kudulite.storage.names import is_trash, staged_of
@@ -80,11 +67,26 @@ from kudulite.storage.storage import as_path, is_there
 from kudulite.table.environment import Environment, environment_at
 from kudulite.table.present import present
 from kudulite.table.removal import remove_trash
+from kudulite.table.table_list import list_tables
+from kudulite.table.table_names import (
+    RESERVE_SECONDS_MAX,
+    new_staging_folder,
+    publish_table,
+    recall_table,
+    rename_table,
+    replaced_table,
+    set_table_aside,
+    soft_delete_table,
+    sync_moved,
+    table_folder,
+)
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.maintenance_schedule import flush_below
 
 _CREATE_PARAMETERS = (
     "partitioning",
+    "data",
+    "exist_ok",
     "primary_key",
     "hash_partitions",
     "range_partitions",
@@ -95,6 +97,7 @@ _CREATE_PARAMETERS = (
 _OTHER_WORDS = {
     **dict.fromkeys(("n_replicas", "num_replicas"), "tables are not replicated; leave it out"),
     "name": "it is called table_name",
+    **dict.fromkeys(("if_not_exists", "mode"), "write exist_ok=True for a table that may be there"),
 }
 
 
@@ -158,6 +161,30 @@ def _schema_of(
         )
     keys = [primary_key] if isinstance(primary_key, str) else list(primary_key)
     return schema_from_arrow(fields, keys, table)
+
+
+def _checked_texts(
+    table: str, owner: str | None, comment: str | None
+) -> tuple[str | None, str | None]:
+    """Return an owner and a comment. Raises SchemaError for one that is too long."""
+    try:
+        return (
+            None if owner is None else checked_owner(owner),
+            None if comment is None else checked_comment(comment),
+        )
+    except SchemaError as error:
+        raise SchemaError(f"table {table!r}: {error}") from error
+
+
+def _check_partitioning(table: str, partitioning: Any, *others: object) -> None:
+    """Raise SchemaError for what is no partitioning, and if there are others."""
+    if any(other is not None for other in others):
+        raise SchemaError(f"table {table!r}: give partitioning, or hash and range partitions")
+    if not isinstance(partitioning, Partitioning):
+        raise SchemaError(
+            f"table {table!r}: partitioning is {partitioning!r}, expected a kudulite.Partitioning;"
+            " for buckets write hash_partitions=[(['id'], 4)]"
+        )
 
 
 def open_table(
@@ -262,31 +289,11 @@ class Client:
         A table whose manifest is lost is left out with a UserWarning, and so is a folder that one
         has no right to list. Raises StorageError.
         """
-        storage, found = self._environment.storage, []
-        known = storage.table_names(self.root)
-        if known is not None:
-            return [name for name in known if (match_substring or "") in name]
-        if not storage.is_folder(self.root):
-            raise StorageError(errno.ENOENT, f"cannot list {self.root}: it does not exist")
-        for place in storage.entries(self.root):
-            if (match_substring or "") not in place.name or place.name.startswith("."):
-                continue
-            with suppress(SchemaError):  # no table can have the name
-                if self._is_table(place):
-                    found.append(place.name)
-        return found
-
-    def _is_table(self, folder: Path) -> bool:
-        """Whether a folder is a table; no, with a UserWarning, where that is not known."""
-        try:
-            if self._store(folder.name).chain.exists():
-                return True
-            check_has_no_lost_table(self._environment.storage, folder)
-        except (CorruptionError, StorageError) as problem:
-            if isinstance(problem, StorageError) and not is_refused(problem):
-                raise
-            warnings.warn(f"left out of the list of tables: {problem}", stacklevel=3)
-        return False
+        found = list_tables(self._environment, self.root, match_substring or "")
+        for problem in found.values():
+            if problem is not None:
+                warnings.warn(f"left out of the list of tables: {problem}", stacklevel=2)
+        return [name for name, problem in found.items() if problem is None]
 
     def list_directories(self) -> list[str]:
         """Return the names of the directories in this one that are no tables, sorted.
@@ -386,9 +393,11 @@ class Client:
     def create_table(
         self,
         table_name: str,
-        schema: Schema | pa.Schema | Rows,
+        schema: Schema | pa.Schema | Rows | None = None,
         partitioning: Partitioning | None = None,
         *,
+        data: Rows | None = None,
+        exist_ok: bool = False,
         primary_key: Sequence[str] | str | None = None,
         hash_partitions: Sequence[tuple[Sequence[str], int]] | None = None,
         range_partitions: Mapping[str, Any] | None = None,
@@ -399,7 +408,9 @@ class Client:
         """Create an empty table of a kudulite schema, or of an Arrow schema with its `primary_key`.
 
         In place of an Arrow schema, rows may be given in any form that a write takes; only their
-        column names and types are used. Timestamps of any unit become microseconds.
+        column names and types are used. Timestamps of any unit become microseconds. With `data`,
+        the table is there with these rows or not at all, and has their columns if there is no
+        `schema`. With `exist_ok`, a table of the name is returned as it is, without the data.
 
         Partitions are given by `partitioning`, or as `hash_partitions` [(columns, buckets), …] and
         `range_partitions` {"columns": […], "bounds": [[lower, upper], …]}.
@@ -409,27 +420,33 @@ class Client:
         TableExistsError.
         """
         _refuse_unknown(table_name, unknown)
-        store = self._store(table_name)
+        if exist_ok and self.table_exists(table_name):
+            return self.table(table_name)
+        if data is not None:
+            data = opened(data)
+            schema = data if schema is None else schema
+        if schema is None:
+            raise SchemaError(f"table {table_name!r}: give a schema, or data with its columns")
         schema = _schema_of(schema, primary_key, table_name)
         if partitioning is None:
             partitioning = partitioning_of(table_name, hash_partitions, range_partitions)
-        elif hash_partitions is not None or range_partitions is not None:
-            raise SchemaError(
-                f"table {table_name!r}: give partitioning, or hash and range partitions"
-            )
-        elif not isinstance(partitioning, Partitioning):
-            raise SchemaError(
-                f"table {table_name!r}: partitioning is {partitioning!r}, expected a"
-                " kudulite.Partitioning; for buckets write hash_partitions=[(['id'], 4)]"
-            )
+        else:
+            _check_partitioning(table_name, partitioning, hash_partitions, range_partitions)
+        owner, comment = _checked_texts(table_name, owner, comment)
         try:
-            owner = None if owner is None else checked_owner(owner)
-            comment = None if comment is None else checked_comment(comment)
-        except SchemaError as error:
-            raise SchemaError(f"table {table_name!r}: {error}") from error
-        store.create(schema, partitioning.build(schema), owner, comment)
-        remove_trash(self.root, self._environment)
-        return Table(store)
+            if data is None:
+                store = self._store(table_name)
+                store.create(schema, partitioning.build(schema), owner, comment)
+                remove_trash(self.root, self._environment)
+                return Table(store)
+            store = self.new_staging()._store(table_name)
+            store.create(schema, partitioning.build(schema), owner, comment)
+            Table(store).insert(data)
+            return self.publish_table(Table(store))
+        except TableExistsError:
+            if not exist_ok:
+                raise
+            return self.table(table_name)
 
     def latest_observed_timestamp(self) -> datetime:
         """Return a moment that shows all that was written to the tables so far, by anybody.

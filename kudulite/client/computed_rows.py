@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kudulite.client.lookup import KeyLookup
-from kudulite.client.scan import Changes
 from kudulite.model.cell import Cell
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Schema
 from kudulite.model.types import joined
+from kudulite.reads.lookup import KeyLookup
+from kudulite.reads.scan import Changes
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import UPDATE_POSTIMAGE, UPDATE_PREIMAGE

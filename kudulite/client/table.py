@@ -20,31 +20,30 @@ import pyarrow as pa
 from kudulite.chain.manifest import TableVersion
 from kudulite.chain.partition import PartitionSchema
 from kudulite.client.batch_operations import BatchOperations
-from kudulite.client.lookup import KeyLookup, row_history
-from kudulite.client.native_plan import (
+from kudulite.client.row_operations import RowOperations
+from kudulite.client.table_copy import copy_with_past, empty_copy
+from kudulite.client.table_frame import TableFrame
+from kudulite.errors import ColumnNotFoundError, UsageError
+from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Where
+from kudulite.model.condition import ColumnExpression
+from kudulite.model.hybrid_time import Timestamp
+from kudulite.model.schema import Schema
+from kudulite.reads.lookup import KeyLookup, row_history
+from kudulite.reads.native_plan import (
     NATIVE_LIMITS,
     NativeFile,
     NativeLimits,
     NativePlan,
     plan_native,
 )
-from kudulite.client.native_scan import Scan
-from kudulite.client.row_operations import RowOperations
-from kudulite.client.scan import Changes
-from kudulite.client.table_copy import copy_with_past, empty_copy
-from kudulite.client.table_frame import TableFrame
-from kudulite.client.table_names import move_table
-from kudulite.client.tokens import (
+from kudulite.reads.native_scan import Scan
+from kudulite.reads.scan import Changes
+from kudulite.reads.tokens import (
     ChangeToken,
     ScanToken,
     make_change_tokens,
     make_scan_tokens,
 )
-from kudulite.errors import ColumnNotFoundError, UsageError
-from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Where
-from kudulite.model.condition import ColumnExpression
-from kudulite.model.hybrid_time import Timestamp
-from kudulite.model.schema import Schema
 from kudulite.shown.html import ROWS_SHOWN, html_fields, html_rows, html_title
 from kudulite.shown.progress import Progress
 from kudulite.storage.address import StorageAddress, parse_address
@@ -54,6 +53,7 @@ from kudulite.table.metrics import TableMetrics
 from kudulite.table.present import listing, read_tablets
 from kudulite.table.read_request import ReadRequest, plan_rows
 from kudulite.table.snapshot import check_readable, choose_snapshot, moment_of, newest_change
+from kudulite.table.table_names import move_table
 from kudulite.table.table_store import TableStore
 from kudulite.table.tags import delete_tag, make_tag, moment_or_version, newest_versions
 from kudulite.upkeep.check import CheckReport, check_table

@@ -17,13 +17,13 @@ from typing import Any
 from kudulite.chain.partition import RangeWithHashSchema
 from kudulite.chain.partitioning import RangePartition, checked_range, range_of
 from kudulite.client.table import Table
-from kudulite.client.table_names import rename_table, table_folder
 from kudulite.errors import NotSupportedError, SchemaError, UsageError
 from kudulite.model.new_schema import column
 from kudulite.model.schema import Column
 from kudulite.model.types import ColumnType, parse_type
 from kudulite.model.types import decimal as decimal_type
 from kudulite.model.types import varchar as varchar_type
+from kudulite.table.table_names import rename_table, table_folder
 from kudulite.upkeep.alter import Step, TableDraft, alter_table
 
 

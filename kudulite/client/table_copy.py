@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from kudulite.chain.manifest import Origin, TabletEntry, VersionList
-from kudulite.client.table_names import move_table, table_folder
 from kudulite.errors import CorruptionError, TableExistsError
 from kudulite.shown.progress import Progress
 from kudulite.storage.names import ROWSET_FOLDER, TABLET_FOLDER
@@ -28,6 +27,7 @@ from kudulite.table.memory_flush import flush_table
 from kudulite.table.open_writes import begin_write
 from kudulite.table.removal import discard_folder
 from kudulite.table.snapshot import choose_snapshot
+from kudulite.table.table_names import move_table, table_folder
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.alter import alter_table
 from kudulite.wal.segment import LOG_BEGIN

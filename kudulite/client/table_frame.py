@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kudulite.client.native_scan import Scan
 from kudulite.errors import OptionError, UsageError
 from kudulite.model.schema import Schema
+from kudulite.reads.native_scan import Scan
 from kudulite.shown.html import ROWS_SHOWN
 
 if TYPE_CHECKING:

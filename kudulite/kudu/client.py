@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import kudulite.client.client as engine_client
 from kudulite.client import table as engine_table
 from kudulite.client import table_alterer as engine_alterer
-from kudulite.client import tokens
 from kudulite.client.row_operations import RowOperations, WriteOperation
 from kudulite.errors import TableExistsError, TableNotFoundError
 from kudulite.kudu.errors import (
@@ -78,6 +77,7 @@ from kudulite.kudu.sessions import (
 )
 from kudulite.kudu.tokens import ScanToken, ScanTokenBuilder, TokenScanner
 from kudulite.model.condition import Predicate
+from kudulite.reads import tokens
 from kudulite.tablet.operation import Operation
 from kudulite.upkeep.alter import TableDraft
 

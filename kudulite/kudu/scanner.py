@@ -26,8 +26,6 @@ from typing import Any, Protocol, Self, overload
 
 import pyarrow as pa
 
-from kudulite.client.pandas_frames import frame_of
-from kudulite.client.scan import RowScan
 from kudulite.client.table import Table, store_of
 from kudulite.errors import UsageError
 from kudulite.kudu.cells import choice
@@ -41,6 +39,8 @@ from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import bind_predicates, parse_where
 from kudulite.model.schema import Column as EngineColumn
 from kudulite.model.values import timestamp_from_micros
+from kudulite.reads.pandas_frames import frame_of
+from kudulite.reads.scan import RowScan
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.scan_plan import tightest
 from kudulite.table.snapshot import moment_of

@@ -17,11 +17,11 @@ from typing import Self
 
 import pyarrow as pa
 
-from kudulite.client import tokens
 from kudulite.kudu.errors import KuduInvalidArgument, in_kudu_terms
 from kudulite.kudu.scanner import RowReader, ScanSettings
 from kudulite.kudu.servers import Tablet, TabletServer
 from kudulite.model.schema import Column
+from kudulite.reads import tokens
 from kudulite.storage.storage import as_path
 
 

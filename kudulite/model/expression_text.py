@@ -99,7 +99,7 @@ class ComputedCell:
             return found.cast(self.column.type.arrow)
         except OptionError:
             raise
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, ValueError) as error:
+        except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
             advice = ""
             if isinstance(error, pa.ArrowInvalid) and "truncated" in str(error):
                 advice = "; write CAST, ROUND or FLOOR around it"
@@ -131,16 +131,27 @@ def parse_cell(text: str, column: Column, schema: Schema) -> ComputedCell:
             if found.table:
                 raise _refusal(found)
             names[found.name] = find_column(found.name, schema, "set", tree)
-    now = exp.Literal.string(datetime.now(UTC).isoformat())
-    moment = exp.Cast(this=now, to=exp.DataType.build("TIMESTAMPTZ"))
-    tree = tree.transform(lambda each: moment if isinstance(each, exp.CurrentTimestamp) else each)
-    return ComputedCell(column, text, cast(exp.Expression, tree), names)
+    tree = tree.transform(_at(datetime.now(UTC)))
+    return ComputedCell(column, text, tree, names)
+
+
+def _at(now: datetime) -> Callable[[exp.Expression], exp.Expression]:
+    """Return what writes a moment in the place of the functions that mean now, for all rows."""
+
+    def replaced(node: exp.Expression) -> exp.Expression:
+        if not isinstance(node, exp.CurrentTimestamp | exp.CurrentDate):
+            return node
+        is_date = isinstance(node, exp.CurrentDate)
+        text = exp.Literal.string(now.date().isoformat() if is_date else now.isoformat())
+        return exp.Cast(this=text, to=exp.DataType.build("DATE" if is_date else "TIMESTAMPTZ"))
+
+    return replaced
 
 
 def _check_is_known(node: exp.Expression) -> None:
     if isinstance(node, exp.Identifier | exp.Literal | exp.DataType | exp.DataTypeParam | exp.Var):
         return
-    is_known = any(isinstance(node, kind) for kind in (*_VALUES, exp.If))
+    is_known = isinstance(node, (*_VALUES, exp.CurrentDate, exp.CurrentTimestamp))
     other = {name for name, found in node.args.items() if found} - _ARGUMENTS - _SAFE
     if not is_known or (other and not isinstance(node, exp.Column)):
         raise _refusal(node)
@@ -290,8 +301,8 @@ class _Evaluator:
         length = node.args.get("length")
         if start < 0:
             raise _refusal(node, "begins before the text")
-        first = max(0, start - 1)
-        stop = None if length is None else max(first, start - 1 + int(str(literal_value(length))))
+        first = max(0, start - 1)  # 0 is the first letter, too
+        stop = None if length is None else first + max(0, int(str(literal_value(length))))
         return pc.utf8_slice_codeunits(self.value(node.this), first, stop)
 
     # -- choices
@@ -389,8 +400,6 @@ _VALUES: dict[type, Callable[[_Evaluator, Any], Value]] = {
     exp.Null: lambda _found, _node: pa.scalar(None),
     exp.Cast: _E.cast,  # and TryCast, which sqlglot makes of Spark's CAST
     exp.Interval: _E.interval,
-    exp.CurrentDate: lambda _found, _node: pa.scalar(datetime.now(UTC).date()),
-    exp.CurrentTimestamp: lambda _found, _node: pa.scalar(datetime.now(UTC)),
     **dict.fromkeys((exp.Add, exp.Sub, exp.Mul), _E.arithmetic),
     exp.Div: _E.divide,
     exp.IntDiv: _E.divide_whole,

@@ -8,7 +8,8 @@
 Calls that end within two seconds show nothing, and so does every call if standard error is neither
 a terminal nor that of a notebook. The line is removed at the end of the call. Of calls within a
 call the innermost gives the figures. Only calls of the main thread are shown: those of background
-work, or of a server's workers, would write over each other.
+work, or of a server's workers, would write over each other. For the same reason processes that
+`multiprocessing` has started show nothing.
 
 A thread draws four times a second while there is a call to show, and sleeps otherwise. No call
 waits for the drawing.
@@ -23,6 +24,7 @@ from __future__ import annotations
 import functools
 import html
 import importlib
+import multiprocessing
 import shutil
 import sys
 import threading
@@ -150,6 +152,8 @@ class Notebook:
 
 def _place() -> Terminal | Notebook | None:
     """Return where a call that begins now is shown, if it is."""
+    if multiprocessing.parent_process() is not None:
+        return None
     if "ipykernel" in sys.modules and "IPython" in sys.modules:
         return Notebook()
     stream = sys.stderr

@@ -51,6 +51,12 @@ class _FlushedTablet:
     position: LogPosition
     timestamp: int
 
+    @property
+    def bytes_written(self) -> int:
+        """The bytes of the files that the flush adds."""
+        before = sum(meta.bytes_on_disk for meta in self.base.superblock.rowsets)
+        return sum(meta.bytes_on_disk for meta in self.rowsets) - before
+
 
 def flush_table(store: TableStore, tablet_ids: Collection[str] | None = None) -> list[str]:
     """Flush the memory of some tablets, or of all, and publish it as one version.
@@ -81,8 +87,13 @@ def flush_table(store: TableStore, tablet_ids: Collection[str] | None = None) ->
         if flushed:
             publish = partial(_publish, store, flushed, position, write)
             tablet_ids = store.in_turn("flush", publish)
+    seconds = time.perf_counter() - begin
     store.metrics.flushes += len(tablet_ids)
-    store.metrics.flush_seconds += time.perf_counter() - begin
+    store.metrics.flush_seconds += seconds
+    if tablet_ids:
+        written = sum(flushed[each].bytes_written for each in tablet_ids)
+        more = f"wrote {written} bytes"
+        store.log_operation("memory flush", tablet_ids, seconds, written, more)
     return tablet_ids
 
 

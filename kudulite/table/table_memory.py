@@ -184,6 +184,11 @@ class TableMemory:
             return self._timestamp
 
     @property
+    def last_timestamp(self) -> int:
+        """The time of the last commit that was read from the log, 0 without one."""
+        return self._timestamp
+
+    @property
     def first_timestamp(self) -> int:
         """The time of the first row that the log has behind the rowsets, 0 if there is none."""
         with self._mutex:

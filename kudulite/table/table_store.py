@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import errno
+import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -45,6 +46,8 @@ from kudulite.table.table_memory import SupersededError
 from kudulite.table.upgrade import upgrade
 from kudulite.tablet.superblock import Superblock, read_superblock
 from kudulite.tablet.tablet import Tablet
+
+_log = logging.getLogger(__name__)
 
 # Versions share the entries of tablets that did not change; each has its own tuple and index.
 _ENTRY_BYTES = 100
@@ -403,3 +406,24 @@ class TableStore:
         """Write a newer superblock of a tablet, durable; return the tablet's entry with it."""
         ref = self.write_superblock(superblock, entry)
         return entry.with_superblock(ref, superblock.rowsets, timestamp)
+
+    def log_operation(
+        self, operation: str, tablet_ids: Sequence[str], seconds: float, nbytes: int, more: str
+    ) -> None:
+        """Log an operation of upkeep that wrote or removed `nbytes`, as a line and as fields.
+
+        The record has the attributes `table`, `tablet`, `operation`, `seconds` and `bytes`. Several
+        tablets are separated by commas in the attribute, and counted in the line.
+        """
+        is_one = len(tablet_ids) == 1
+        tablets = f"tablet {tablet_ids[0]}" if is_one else f"{len(tablet_ids)} tablets"
+        fields = {"table": self.name, "tablet": ",".join(tablet_ids), "operation": operation}
+        _log.info(
+            "table %r, %s: %s took %.2f s, %s",
+            self.name,
+            tablets,
+            operation,
+            seconds,
+            more,
+            extra={**fields, "seconds": seconds, "bytes": nbytes},
+        )

@@ -24,10 +24,12 @@ from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from enum import IntEnum
+from functools import reduce
 from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kudulite.errors import (
     ColumnNotFoundError,
@@ -316,13 +318,22 @@ def raise_row_error(
     given = [name for name in schema.key_names if name in rows.column_names]
     shown = rows.select(given).take(pa.array(numbers[:KEYS_SHOWN_MAX]))
     keys = _keys(shown.columns, schema)
+    is_own = reason == RowError.REASON_ALREADY_PRESENT and _has_before(rows.select(given), numbers)
+    twice = ", by an earlier row of the batch" if is_own else ""
     raise RowError(
-        f"table {table!r}: {what}: {_rows(len(numbers))} refused: {reason};"
+        f"table {table!r}: {what}: {_rows(len(numbers))} refused: {reason}{twice};"
         f" {_listed(keys, len(numbers), schema)}; nothing was written",
         reason=reason,
         row_count=len(numbers),
         keys=keys,
     )
+
+
+def _has_before(keys: pa.Table, row_numbers: np.ndarray) -> bool:
+    """Whether the first of some rows has a key that an earlier row of the batch has, too."""
+    number = int(row_numbers[0])
+    equal = [pc.equal(column.slice(0, number), column[number]) for column in keys.columns]
+    return bool(equal) and bool(pc.any(reduce(pc.and_, equal)).as_py())
 
 
 def raise_changed_keys(table: str, schema: Schema, keys: KeyArray, read_at: int) -> NoReturn:

@@ -106,6 +106,16 @@ def _check_known(options: Mapping[str, str], texts: Iterable[str]) -> None:
         parse_address(text, own)
 
 
+def given_storage_options() -> dict[str, str]:
+    """Return the options that were given to the command."""
+    return dict(_GIVEN.get() or {})
+
+
+def use_storage_options(options: Mapping[str, str]) -> None:
+    """Use the options of a command in a process that works for it."""
+    _GIVEN.set(options)
+
+
 def storage_options_of(address: object) -> dict[str, str]:
     """Return the options of the command for an address: none for a directory."""
     return merged_storage_options(str(address), {}, _GIVEN.get() or {})

@@ -18,12 +18,43 @@ from typer.core import TyperGroup
 import kudulite
 from kudulite.errors import KuduliteError
 
+# Words of other tools, and words that people try, with what to type here.
+OTHER_WORDS = {
+    **dict.fromkeys(("statistics", "stats", "stat", "info", "show", "status"), "describe TABLE"),
+    **dict.fromkeys(("ls", "tables", "show-tables"), "list DIRECTORY"),
+    **dict.fromkeys(("select", "query", "cat", "read", "export", "head"), "scan TABLE"),
+    **dict.fromkeys(("insert", "import", "write", "append"), "load TABLE FILE"),
+    **dict.fromkeys(("merge", "update"), "upsert TABLE FILE"),
+    **dict.fromkeys(("diff", "cdc"), "changes TABLE START"),
+    **dict.fromkeys(("log", "commits", "snapshots"), "versions TABLE"),
+    **dict.fromkeys(("ksck", "fsck", "verify", "validate", "scrub"), "check TABLE"),
+    **dict.fromkeys(("vacuum", "gc", "cleanup", "clean", "expire"), "maintain TABLE"),
+    **dict.fromkeys(("optimize", "rewrite"), "compact TABLE"),
+    **dict.fromkeys(("du", "size", "columns"), "sizes TABLE"),
+    **dict.fromkeys(("rm", "remove", "delete-table"), "drop TABLE"),
+    **dict.fromkeys(("mv", "move"), "rename TABLE NAME"),
+    **dict.fromkeys(("cp", "clone"), "copy TABLE TARGET"),
+    **dict.fromkeys(("undrop", "undelete"), "recall DIRECTORY ID"),
+    **dict.fromkeys(("undo", "rollback", "revert"), "restore TABLE --to MOMENT"),
+    **dict.fromkeys(("benchmark", "bench"), "loadgen TABLE"),
+    **dict.fromkeys(("prometheus", "openmetrics"), "metrics DIRECTORY"),
+    **dict.fromkeys(("definition", "ddl"), "schema TABLE"),
+    "top": "watch TABLE",
+}
+
 
 class Commands(TyperGroup):
-    """The commands. Each is imported when it is run or completed, so that `--help` is fast."""
+    """The commands; a word that is none of them gets the command that does the same.
+
+    A command is imported when it is run or completed, so that `--help` is fast.
+    """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the command that the arguments name, as typer does, with its parameters."""
+        """Return the command that arguments begin with. Raises UsageError."""
+        word = args[0]
+        advice = OTHER_WORDS.get(word.lower())
+        if advice is not None and word not in self.commands:
+            ctx.fail(f"No such command {word!r}. Type: kudulite {advice}")
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else loaded(name), rest
 
@@ -56,7 +87,9 @@ def main(
 # Each command by its panel, with the first paragraph of its docstring, which `--help` shows.
 PANELS = {
     "Tables": {
-        "commands_look.list_tables": "List the tables of a directory.",
+        "commands_directory.list_tables": (
+            "List the tables of a directory; status 1 if one of them is damaged."
+        ),
         "commands_look.describe": "Show a table's columns, its partitions, and its statistics.",
         "commands_look.partitions": (
             "List a table's tablets: the partition of each, its rows, rowsets and bytes."
@@ -113,7 +146,7 @@ PANELS = {
     },
     "Maintenance": {
         "commands_look.watch": "Show the statistics of a table again and again, until Ctrl-C.",
-        "commands_look.metrics": (
+        "commands_directory.metrics": (
             "Print the statistics of tables as OpenMetrics text, as Prometheus reads it."
         ),
         "commands_measure.sizes": (
@@ -123,13 +156,13 @@ PANELS = {
         "commands_measure.perf": (
             "Read each tablet, and show how many rows and bytes it gave and how long that took."
         ),
-        "commands_upkeep.flush": "Flush rows in memory, which are in the log, to files of a table.",
+        "commands_upkeep.flush": "Flush rows in memory, which are in the log, to files of tables.",
         "commands_upkeep.compact": "Compact a table completely, at any cost.",
         "commands_upkeep.maintain": (
             "Flush, compact where it pays, drop old history, and remove files that are not needed."
         ),
-        "commands_look.check": (
-            "Read a whole table and compare its files with its metadata; status 1 for problems."
+        "commands_upkeep.check": (
+            "Read whole tables and compare their files with the metadata; status 1 for problems."
         ),
         "commands_look.dump": (
             "Show the content of a table's files: versions, rowsets, base data, deltas, logs, "
@@ -143,16 +176,21 @@ PANELS = {
         ),
     },
     "Backups and copies": {
-        "commands_upkeep.backup": "Back up a table, or continue an interrupted backup.",
-        "commands_upkeep.backups": (
-            "List the backups of a set, the oldest first; --verify ends with status 1 for damage."
+        "commands_backup.backup": (
+            "Back up a table, or continue an interrupted backup; or many tables, each to SET/TABLE."
         ),
-        "commands_upkeep.restore": (
-            "Restore a table from its backups, or bring a table back to its past."
+        "commands_backup.backups": (
+            "List the backups of a set, the oldest first, or the sets of a directory."
+        ),
+        "commands_backup.restore": (
+            "Restore a table from its backups, or bring a table back to its past; or many tables."
         ),
         "commands_upkeep.copy": (
             "Copy a table as of one moment, with its whole past or only present rows, or into "
             "another."
+        ),
+        "commands_import.import_kudu": (
+            "Make tables of the export of a Kudu cluster, with columns, keys, partitions and rows."
         ),
     },
 }
@@ -160,7 +198,7 @@ PANELS = {
 
 def _name_of(place: str) -> str:
     """Return the name of the command in `module.function`."""
-    return place.partition(".")[2].removesuffix("_tables")
+    return place.partition(".")[2].removesuffix("_tables").replace("_", "-")
 
 
 _PLACES = {_name_of(place): place for commands in PANELS.values() for place in commands}

@@ -1,6 +1,6 @@
-"""Commands that look at a directory or a table, and those that print rows.
+"""Commands that look at a table, and those that print rows.
 
-    list  describe  partitions  layout  check  dump  watch      get  scan  changes  history
+    describe  partitions  layout  dump  watch      get  scan  changes  history
 
 None of them changes a row.
 """
@@ -23,18 +23,9 @@ from rich.text import Text
 import kudulite
 from kudulite.errors import NotFoundError, OptionError
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.shown.openmetrics import Family, openmetrics
 from kudulite.shown.progress import Progress, byte_text
-from kudulite.storage.address import DIRECTORIES
 from kudulite.table.present import read_tablets
-from kudulite.tools.addresses import (
-    address_of,
-    check_is_directory,
-    connect,
-    environment_of,
-    open_store,
-    open_table,
-)
+from kudulite.tools.addresses import address_of, environment_of, open_store, open_table
 from kudulite.tools.dump import dump as dump_file
 from kudulite.tools.dump import found_file
 from kudulite.tools.output import (
@@ -45,7 +36,6 @@ from kudulite.tools.output import (
     RowFormat,
     TablePath,
     fields_text,
-    is_table,
     json_text,
     key_of_text,
     names_of,
@@ -54,39 +44,11 @@ from kudulite.tools.output import (
     print_rows,
     write_rows,
 )
+from kudulite.upkeep.assessment import Finding, Level, assess
 from kudulite.upkeep.layout import layout_text
 
 KeyTexts = Annotated[list[str], typer.Argument(help="The primary key, column by column.")]
 AtMoment = Annotated[str | None, typer.Option(help="A moment: ISO 8601 or a HybridTime.")]
-
-
-def list_tables(
-    root: Annotated[
-        str, typer.Argument(metavar="ROOT", help="A directory of tables, or s3://bucket/prefix.")
-    ],
-    soft_deleted: Annotated[
-        bool, typer.Option("--soft-deleted", help="Those dropped with --reserve, with their ids.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the tables of a directory."""
-    check_is_directory(root)
-    address = address_of(root)
-    if address.storage == DIRECTORIES and is_table(address.path):
-        raise typer.BadParameter(
-            f"{root} is a table, not a directory of tables; see `kudulite describe {root}`, or"
-            f" list {address.path.parent}"
-        )
-    client = connect(root)
-    if soft_deleted:
-        listed = client.list_soft_deleted_tables()
-        found = [{n: v for n, v in vars(table).items() if n != "path"} for table in listed]
-    else:
-        found = [_summary(client.table(name)) for name in client.list_tables()]
-    if as_json:
-        print_json(found)
-    elif found:
-        print_rows(list(found[0]), [[*table.values()] for table in found], thousands=True)
 
 
 def describe(path: TablePath, as_json: AsJson = False) -> None:
@@ -106,6 +68,7 @@ def describe(path: TablePath, as_json: AsJson = False) -> None:
         for index, column in enumerate(table.schema.columns)
     ]
     partition, statistics = table.partition_schema, table.statistics
+    findings = assess(statistics, path)
     described = partition.describe_all()
     hashed = described[: len(partition.hash_dimensions)]
     ranges = described[len(hashed) :]
@@ -114,7 +77,8 @@ def describe(path: TablePath, as_json: AsJson = False) -> None:
         parts = {"hash": hashed, "ranges": ranges}
         about = {"name": table.name, "path": str(table.path), "primary_key": table.schema.key_names}
         about |= texts
-        print_json({**about, "columns": columns, "partitions": parts, "statistics": statistics})
+        shown = {"columns": columns, "partitions": parts, "statistics": statistics}
+        print_json({**about, **shown, "upkeep": findings})
         return
     print(f"table {table.name} at {table.path}")
     for name, text in texts.items():
@@ -123,25 +87,25 @@ def describe(path: TablePath, as_json: AsJson = False) -> None:
     print()
     print_rows(list(columns[0]), [[*column.values()] for column in columns])
     print(f"\npartitions  {'; '.join(described) or 'one tablet'}\n")
-    print_fields({name: _statistic(name, value) for name, value in vars(statistics).items()})
+    _print_statistics(statistics, findings)
 
 
-def check(path: TablePath, as_json: AsJson = False) -> None:
-    """Read a whole table and compare its files with its metadata; status 1 for problems."""
-    table = open_table(path)
-    report = table.check()
-    if as_json:
-        print_json(report)
-    else:
-        print(
-            f"version {report.version}: {report.row_count:,} rows, {report.rowset_count:,} rowsets,"
-            f" {report.file_count:,} files, {byte_text(report.byte_count)}:"
-            f" {len(report.problems) or 'no'} problems"
-        )
-        for problem in report.problems:
-            print(f"  {problem}")
-    if report.problems:
-        raise typer.Exit(1)
+def _print_statistics(statistics: kudulite.TableStatistics, findings: list[Finding]) -> None:
+    """Print all figures, how those are that have a rule, and what to type for those not good."""
+    by_figure = {finding.figure: finding for finding in findings}
+    rows, marked = [], set()
+    for number, (name, value) in enumerate(vars(statistics).items()):
+        found = by_figure.get(name)
+        level, meaning, command = "", "", ""
+        if found is not None:
+            level = str(found.level)
+        if found is not None and found.level != Level.GOOD:
+            meaning, command = found.meaning, found.command
+            marked |= {number} if found.level == Level.ACT else set()
+        rows.append([name, _statistic(name, value), level, meaning, command])
+    has_advice = any(row[-1] for row in rows)
+    names = ["figure", "value", "state", *(["because", "type"] if has_advice else [])]
+    print_rows(names, [row[: len(names)] for row in rows], marked=marked)
 
 
 def layout(
@@ -160,49 +124,12 @@ def layout(
             print(line)
 
 
-def _summary(table: kudulite.Table) -> dict[str, Any]:
-    figures = table.statistics
-    return {
-        "name": table.name,
-        "rows": figures.live_row_count,
-        "tablets": figures.tablet_count,
-        "bytes": figures.bytes_on_disk,
-        "version": figures.version,
-        "owner": table.owner,
-        "comment": table.comment,
-    }
-
-
 def _statistic(name: str, value: float) -> str:
-    if name.endswith("_mark"):
-        return str(Timestamp(int(value))) if value else "none yet"
+    if isinstance(value, Timestamp):
+        return str(value) if value else "none yet"
     if "bytes" in name:
         return byte_text(int(value))
     return f"{value:.2f}" if isinstance(value, float) else f"{value:,}"
-
-
-def metrics(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Folders of tables.")],
-) -> None:
-    """Print the statistics of tables as OpenMetrics text, as Prometheus reads it.
-
-    Counters of a process are `table.metrics` in Python.
-    """
-    values: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for path in paths:
-        table = open_table(path)
-        labels = {"table": table.name, "path": str(table.path)}
-        for name, value in vars(table.statistics).items():
-            if isinstance(value, Timestamp):
-                name, value = f"{name}_seconds", value.to_datetime().timestamp() if value else 0.0
-            values.setdefault(name, []).append((labels, value))
-    print(
-        openmetrics(
-            Family(f"table_{name}", "gauge", name.replace("_", " "), samples)
-            for name, samples in values.items()
-        ),
-        end="",
-    )
 
 
 def watch(

@@ -35,10 +35,13 @@ from kudulite.shown.progress import Progress, byte_text
 from kudulite.storage.names import ROWSET_FOLDER
 from kudulite.table.table_store import TableStore
 from kudulite.tools.addresses import open_store, open_table
+from kudulite.tools.choice import chosen_tables
+from kudulite.tools.outcomes import FigureProcesses, figure_outcomes, print_outcomes
 from kudulite.tools.output import (
     AsJson,
     ColumnNames,
     TablePath,
+    TablePaths,
     key_of_text,
     names_of,
     print_fields,
@@ -69,26 +72,43 @@ _HISTORY = "kudu.table.history_max_age_sec"
 # -- sizes
 
 
-def sizes(path: TablePath, as_json: AsJson = False) -> None:
+def sizes(paths: TablePaths, processes: FigureProcesses = None, as_json: AsJson = False) -> None:
     """Show what each column takes on disk, its nulls and its range, and what else takes room.
 
-    Of base data, from its metadata: updates that are not compacted yet are delta files.
+    Of base data, from its metadata: updates that are not compacted yet are delta files. Of many
+    tables, one row for each.
     """
-    store = open_store(path)
-    with Progress(f"reading the metadata of {path}"):
-        columns = list(_column_sizes(store))
-        others = _other_sizes(store)
+    choice = chosen_tables(paths)
+    if not choice.is_one:
+        outcomes = figure_outcomes(_sizes_of, choice, "sizes of tables", processes)
+        print_outcomes(outcomes, choice, _size_columns, as_json=as_json)
+        return
+    with Progress(f"reading the metadata of {choice.addresses[0]}"):
+        found = _sizes_of(*choice.addresses)
     if as_json:
-        print_json({"columns": columns, "other_bytes": others})
+        print_json(found)
         return
     shown = [
         {**column, "bytes": byte_text(column["bytes"]), "plain": byte_text(column["plain"])}
-        for column in columns
+        for column in found["columns"]
     ]
     if shown:
         print_rows(list(shown[0]), [[*column.values()] for column in shown])
         print()
-    print_fields({name.replace("_", " "): byte_text(size) for name, size in others.items()})
+    others = found["other_bytes"].items()
+    print_fields({name.replace("_", " "): byte_text(size) for name, size in others})
+
+
+def _sizes_of(address: str) -> dict[str, Any]:
+    store = open_store(address)
+    return {"columns": list(_column_sizes(store)), "other_bytes": _other_sizes(store)}
+
+
+def _size_columns(found: Mapping[str, Any]) -> dict[str, str]:
+    names = ("bytes", "plain")
+    base = {name: sum(column[name] for column in found["columns"]) for name in names}
+    sizes = {"base data": base["bytes"], "plain": base["plain"]} | found["other_bytes"]
+    return {name.replace("_", " "): byte_text(size) for name, size in sizes.items()}
 
 
 def _column_sizes(store: TableStore) -> Iterator[dict[str, Any]]:
@@ -342,8 +362,9 @@ def _value_of(text: str, column_type: ColumnType, column: str) -> Any:
 
 @dataclass(frozen=True)
 class Definition:
-    """A table to create: its schema, options of `create_table`, and its retention if given."""
+    """A table to create: its name, schema, options of `create_table`, and retention if given."""
 
+    name: str
     schema: Schema
     options: dict[str, Any]
     history_seconds: int | None
@@ -357,7 +378,8 @@ def read_definition(path: Path) -> Definition:
         options = {name: form.get(name) for name in ("owner", "comment")}
         options["partitioning"] = _partitioning_of(form.get("partition", {}), found)
         seconds = form.get("extra_configs", {}).get("configs", {}).get(_HISTORY)
-        return Definition(found, options, None if seconds is None else int(seconds))
+        name = str(form.get("table_name") or "")
+        return Definition(name, found, options, None if seconds is None else int(seconds))
     except UsageError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError) as error:

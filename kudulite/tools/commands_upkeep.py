@@ -1,36 +1,38 @@
-"""Commands for maintenance, and for second copies of a table.
+"""Commands for maintenance, for checks, and for second copies of a table.
 
-    flush  compact  maintain  doctor      backup  backups  restore  copy
-
-`doctor` examines a file system or an object store, all others work on a table or its backups.
+flush  maintain  check      of one table, or of many side by side
+compact  copy               of one table
+doctor                      of a file system or an object store
 """
 
 from __future__ import annotations
 
 import enum
-import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 import kudulite
-from kudulite.chain.folder import has_table_files
-from kudulite.errors import OptionError, UsageError
+from kudulite.errors import OptionError
 from kudulite.shown.progress import Progress, byte_text
 from kudulite.storage.storage import Storage
 from kudulite.tools.addresses import address_of, environment_of, open_table, storage_options_of
+from kudulite.tools.choice import chosen_tables
 from kudulite.tools.commands_write import print_result
 from kudulite.tools.doctor import Diagnosis, diagnose
 from kudulite.tools.doctor_hosts import WAIT_SECONDS, diagnose_hosts
 from kudulite.tools.doctor_store import diagnose_store
+from kudulite.tools.outcomes import Processes, outcomes_in_processes, print_outcomes
 from kudulite.tools.output import (
     AsJson,
-    BackupSetPath,
     ColumnNames,
     TablePath,
+    TablePaths,
     names_of,
     print_json,
     print_rows,
@@ -58,20 +60,32 @@ _WORDS = {
     "CompactRowSets": "merging rowsets",
 }
 
-Kind = Annotated[
-    bool | None,
-    typer.Option("--full/--incremental", help="By default incremental if possible."),
-]
 
-
-def flush(path: TablePath, as_json: AsJson = False) -> None:
-    """Flush rows in memory, which are in the log, to files of a table."""
-    table = open_table(path)
-    count = table.flush()
+def flush(paths: TablePaths, processes: Processes = None, as_json: AsJson = False) -> None:
+    """Flush rows in memory, which are in the log, to files of tables."""
+    choice = chosen_tables(paths)
+    if not choice.is_one:
+        outcomes = outcomes_in_processes(_flushed, choice, "flush of tables", processes)
+        print_outcomes(outcomes, choice, _flush_columns, form=_flush_form, as_json=as_json)
+        return
+    found = _flushed(*choice.addresses)
     if as_json:
-        print_json({"flushed_tablet_count": count})
+        print_json(_flush_form(found))
     else:
-        print(f"{count} of {table.tablet_count} tablets were flushed")
+        print(f"{found['flushed_tablet_count']} of {found['tablet_count']} tablets were flushed")
+
+
+def _flushed(address: str) -> dict[str, int]:
+    table = open_table(address)
+    return {"flushed_tablet_count": table.flush(), "tablet_count": table.tablet_count}
+
+
+def _flush_form(found: Mapping[str, int]) -> dict[str, int]:
+    return {"flushed_tablet_count": found["flushed_tablet_count"]}
+
+
+def _flush_columns(found: Mapping[str, int]) -> dict[str, int]:
+    return {"flushed": found["flushed_tablet_count"], "tablets": found["tablet_count"]}
 
 
 def compact(path: TablePath, as_json: AsJson = False) -> None:
@@ -80,7 +94,7 @@ def compact(path: TablePath, as_json: AsJson = False) -> None:
 
 
 def maintain(
-    path: TablePath,
+    paths: TablePaths,
     grace_seconds: Annotated[
         float, typer.Option(help="Remove files replaced for longer than this.", min=0)
     ] = GRACE_SECONDS,
@@ -88,15 +102,77 @@ def maintain(
         float, typer.Option(help="Abort writes without progress for longer than this.", min=0)
     ] = STAGING_GRACE_SECONDS,
     budget_megabytes: Budget = None,
+    processes: Processes = None,
     as_json: AsJson = False,
 ) -> None:
     """Flush, compact where it pays, drop old history, and remove files that are not needed."""
-    result = open_table(path).maintain(
-        grace_seconds,
-        staging_grace_seconds,
+    choice = chosen_tables(paths)
+    work = partial(
+        _maintained,
+        grace_seconds=grace_seconds,
+        staging_grace_seconds=staging_grace_seconds,
         budget_bytes=None if budget_megabytes is None else budget_megabytes << 20,
     )
-    _print_maintenance(result, as_json)
+    if choice.is_one:
+        _print_maintenance(work(*choice.addresses), as_json)
+        return
+    outcomes = outcomes_in_processes(work, choice, "maintenance of tables", processes)
+    print_outcomes(outcomes, choice, _maintenance_columns, form=_maintenance_form, as_json=as_json)
+
+
+def _maintained(address: str, **options: Any) -> MaintenanceResult:
+    return open_table(address).maintain(**options)
+
+
+def _maintenance_columns(result: MaintenanceResult) -> dict[str, Any]:
+    return {
+        "flushed": result.flushed_tablet_count,
+        "operations": len(result.operations),
+        "written": byte_text(result.bytes_written),
+        "busy": len(result.busy_tablet_ids),
+        "removed": byte_text(result.garbage.byte_count),
+    }
+
+
+def check(paths: TablePaths, processes: Processes = None, as_json: AsJson = False) -> None:
+    """Read whole tables and compare their files with the metadata; status 1 for problems."""
+    choice = chosen_tables(paths)
+    if choice.is_one:
+        _print_report(_report(*choice.addresses), as_json)
+        return
+    outcomes = outcomes_in_processes(_report, choice, "check of tables", processes)
+    outcomes = [o.damaged(o.result.problems) if o.result else o for o in outcomes]
+    print_outcomes(outcomes, choice, _report_columns, as_json=as_json)
+
+
+def _report(address: str) -> kudulite.CheckReport:
+    return open_table(address).check()
+
+
+def _report_columns(report: kudulite.CheckReport) -> dict[str, Any]:
+    return {
+        "version": report.version,
+        "rows": report.row_count,
+        "rowsets": report.rowset_count,
+        "files": report.file_count,
+        "bytes": byte_text(report.byte_count),
+        "problems": len(report.problems),
+    }
+
+
+def _print_report(report: kudulite.CheckReport, as_json: bool) -> None:
+    if as_json:
+        print_json(report)
+    else:
+        print(
+            f"version {report.version}: {report.row_count:,} rows, {report.rowset_count:,} rowsets,"
+            f" {report.file_count:,} files, {byte_text(report.byte_count)}:"
+            f" {len(report.problems) or 'no'} problems"
+        )
+        for problem in report.problems:
+            print(f"  {problem}")
+    if report.problems:
+        raise typer.Exit(1)
 
 
 def doctor(
@@ -152,18 +228,22 @@ def _diagnose_directory(
     return found.joined(diagnose_hosts(place, hosts, wait_seconds)) if hosts > 1 else found
 
 
+def _maintenance_form(result: MaintenanceResult) -> dict[str, Any]:
+    operations = [
+        {
+            "tablet_id": done.tablet_id,
+            "kind": type(done.operation).__name__,
+            **vars(done.operation),
+            **vars(done.result),
+        }
+        for done in result.operations
+    ]
+    return {**vars(result), "operations": operations}
+
+
 def _print_maintenance(result: MaintenanceResult, as_json: bool) -> None:
     if as_json:
-        operations = [
-            {
-                "tablet_id": done.tablet_id,
-                "kind": type(done.operation).__name__,
-                **vars(done.operation),
-                **vars(done.result),
-            }
-            for done in result.operations
-        ]
-        print_json({**vars(result), "operations": operations})
+        print_json(_maintenance_form(result))
         return
     counts = Counter(type(done.operation).__name__ for done in result.operations)
     print(f"flushed {result.flushed_tablet_count} tablets")
@@ -177,135 +257,6 @@ def _print_maintenance(result: MaintenanceResult, as_json: bool) -> None:
         f"removed {garbage.file_count} files ({byte_text(garbage.byte_count)}),"
         f" {garbage.version_count} versions, {garbage.staging_folder_count} abandoned writes"
     )
-
-
-def backup(
-    path: TablePath,
-    target: BackupSetPath,
-    full: Kind = None,
-    content_hash: Annotated[
-        bool, typer.Option(help="Also write a hash of all rows, for a restore to compare.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Back up a table, or continue an interrupted backup."""
-    table, options = open_table(path), storage_options_of(target)
-    with kudulite.begin_backup(
-        table, target, full=full, content_hash=content_hash, storage_options=options
-    ) as job:
-        if not as_json and job.why_full:
-            print(f"a full backup, because {job.why_full}")
-        if not as_json and job.is_resumed:
-            print("continuing an interrupted backup")
-        job.run()
-        made = job.finish()
-    if as_json:
-        print_json(_about(made))
-    else:
-        print(
-            f"{made.kind} backup {made.id}: {made.written_row_count:,}"
-            f" {'rows' if made.is_full else 'changes'}, {byte_text(made.byte_count)}; the table had"
-            f" {made.row_count:,} rows"
-        )
-
-
-def backups(
-    target: BackupSetPath,
-    verify: Annotated[bool, typer.Option(help="Read all files and compare checksums.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the backups of a set, the oldest first; --verify ends with status 1 for damage."""
-    address, options = address_of(target), storage_options_of(target)
-    storage = environment_of(address).storage
-    if has_table_files(storage, address.path):
-        raise UsageError(f"{target} is a table, not the directory of a table's backups")
-    if not storage.is_folder(address.path):
-        if storage.exists(address.path):
-            raise UsageError(f"{target} is a file, not the directory of a table's backups")
-        print(f"kudulite: {target} does not exist", file=sys.stderr)
-    if verify:
-        damaged = kudulite.verify_backups(target, storage_options=options)
-        if damaged:
-            _print_damage(damaged, as_json)
-            raise typer.Exit(1)
-    rows = [_about(made) for made in kudulite.list_backups(target, storage_options=options)]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        names = ("id", "kind", "table", "rows", "changes", "files", "bytes")
-        print_rows(names, [[row[name] for name in names] for row in rows], thousands=True)
-
-
-def _print_damage(damaged: dict[str, list[str]], as_json: bool) -> None:
-    if as_json:
-        print_json({"problems": damaged})
-        return
-    for name, problems in damaged.items():
-        print(f"backup {name}: {len(problems)} problem{'' if len(problems) == 1 else 's'}")
-        for problem in problems:
-            print(f"  {problem}")
-
-
-def restore(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SET", help="The place of the backups; with --to or --version, a table."
-        ),
-    ],
-    path: Annotated[
-        str | None, typer.Argument(metavar="PATH", help="The folder of the restored table.")
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MOMENT",
-            help="Without backups: the rows of that moment of a table become the rows of now.",
-        ),
-    ] = None,
-    version: Annotated[
-        int | None,
-        typer.Option(
-            metavar="NUMBER", help="As --to, with the number of a version that `versions` lists."
-        ),
-    ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option(help="A backup's id, or a moment: the newest backup at or before it."),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace an existing table.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Restore a table from its backups, or bring a table back to its past.
-
-    An interrupted restore from backups continues.
-    """
-    if to is not None or version is not None:
-        if path is not None or at is not None or overwrite:
-            raise UsageError(
-                "with --to or --version, restore takes a table only: kudulite restore TABLE --to"
-                " MOMENT"
-            )
-        table = open_table(source)
-        print_result(table.restore(to, version=version), as_json)
-        return
-    if path is None:
-        raise UsageError("restore takes SET and PATH, or a table and --to MOMENT or --version")
-    with kudulite.begin_restore(
-        source,
-        path,
-        at=at,
-        overwrite=overwrite,
-        storage_options=storage_options_of(source),
-        table_storage_options=storage_options_of(path),
-    ) as job:
-        job.run()
-        made = job.backup
-        job.finish()
-    if as_json:
-        print_json({"path": path, "backup": made.id, "moment": made.moment, "rows": made.row_count})
-    else:
-        print(f"{path}: {made.row_count:,} rows, as of {made.moment}")
 
 
 def copy(
@@ -347,22 +298,3 @@ def copy(
     else:
         past = "without its past" if is_present else "with its past"
         print(f"{target}: {table.name} as of {moment}, {past}")
-
-
-def _about(made: kudulite.Backup) -> dict[str, Any]:
-    return {
-        "id": made.id,
-        "kind": made.kind,
-        "table": made.table_name,
-        "table_id": made.table_id,
-        "start": made.start,
-        "moment": made.moment,
-        "parent": made.parent,
-        "rows": made.row_count,
-        "changes": 0 if made.is_full else made.written_row_count,
-        "deletes": made.delete_count,
-        "files": len(made.files),
-        "bytes": made.byte_count,
-        "content_hash": None if made.content_hash is None else f"{made.content_hash:016x}",
-        "path": str(made.path),
-    }

@@ -320,17 +320,23 @@ def _columns(
     return columns, [name for name in columns if name in masked]
 
 
+_COUNTS = ("inserted", "updated", "deleted", "ignored", "unchanged")
+
+
 def print_result(result: kudulite.WriteResult, as_json: bool) -> None:
     """Print the row counts of a write and its moment."""
-    counts: dict[str, Any] = {
-        name: getattr(result, name)
-        for name in ("inserted", "updated", "deleted", "ignored", "unchanged")
-    }
+    form = result_form(result)
     if as_json:
-        print_json({**counts, "timestamp": result.timestamp, "version": result.version})
+        print_json(form)
     else:
-        said = [f"{count:,} {name}" for name, count in counts.items() if count]
+        said = [f"{form[name]:,} {name}" for name in _COUNTS if form[name]]
         print(f"{', '.join(said) or 'nothing changed'}, at {result.timestamp}")
+
+
+def result_form(result: kudulite.WriteResult) -> dict[str, Any]:
+    """Return the outcome of a write as JSON has it."""
+    names = (*_COUNTS, "timestamp", "version")
+    return {name: getattr(result, name) for name in names}
 
 
 _HOSTS = np.array([f"host-{number:03d}" for number in range(200)], object)

@@ -18,9 +18,9 @@ import enum
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, cast
+from typing import Annotated, Any, BinaryIO, Literal, cast
 
 import pyarrow as pa
 import pyarrow.csv
@@ -41,13 +41,18 @@ from kudulite.table.table_store import TableStore
 from kudulite.tools.addresses import address_of, environment_of
 
 PIPE_WIDTH = 100_000
+# A column of texts up to this many characters is never narrower than they are.
+_WHOLE_WIDTH_MAX = 12
 _MICROSECONDS = re.compile(r"-?\d+")
 
 TablePath = Annotated[
     str, typer.Argument(metavar="PATH", help="The table's folder, or s3://bucket/prefix/table.")
 ]
-BackupSetPath = Annotated[
-    str, typer.Argument(metavar="SET", help="The directory or address of the table's backups.")
+TablePaths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH…", help="Tables, directories of tables, or patterns such as 'wh/day_*'."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 ColumnNames = Annotated[str | None, typer.Option("--columns", help="Names, separated by commas.")]
@@ -104,25 +109,38 @@ def fields_text(fields: Mapping[str, Any]) -> str:
 
 
 def print_rows(
-    names: Sequence[str], rows: Iterable[Sequence[Any]], *, thousands: bool = False
+    names: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    thousands: bool = False,
+    marked: Collection[int] = (),
 ) -> None:
     """Print a table with numbers to the right; `thousands` separates groups of three digits.
 
-    A cell without a value is blank.
+    A cell without a value is blank. The rows whose numbers are `marked` are red. On a terminal,
+    long texts go on in the next line where the table is too wide; nothing is cut off.
     """
     cells = [list(row) for row in rows]
+    texts = [[_shown(value, thousands) for value in row] for row in cells]
     table = Table(box=None, pad_edge=False, header_style="bold")
+    width_min = 0
     for index, name in enumerate(names):
         is_number = all(
             isinstance(row[index], int | float | None) and not isinstance(row[index], Timestamp)
             for row in cells
         )
-        table.add_column(name, justify="right" if is_number and cells else "left", no_wrap=True)
-    for row in cells:
-        table.add_row(*(_shown(value, thousands) for value in row))
-    # A table that is piped is not cut to the width of a terminal; the width must be the console's.
-    width = None if Console().is_terminal else PIPE_WIDTH
-    Console(markup=False, highlight=False, width=width).print(table)
+        width = max(len(name), *(len(row[index]) for row in texts), 0)
+        is_whole = is_number or width <= _WHOLE_WIDTH_MAX
+        justify: Literal["left", "right"] = "right" if is_number and cells else "left"
+        table.add_column(name, justify=justify, no_wrap=is_whole, overflow="fold")
+        width_min += (width if is_whole else _WHOLE_WIDTH_MAX) + 1
+    for number, row in enumerate(texts):
+        table.add_row(*row, style="red" if number in marked else None)
+    console = Console(markup=False, highlight=False)
+    # In a pipe, and with too many columns for the terminal, each row is one line.
+    if not console.is_terminal or width_min > console.width:
+        console = Console(markup=False, highlight=False, width=PIPE_WIDTH)
+    console.print(table)
 
 
 def _shown(value: object, thousands: bool) -> str:

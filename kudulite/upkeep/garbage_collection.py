@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import time
 from collections.abc import Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -83,6 +84,7 @@ def collect_garbage(
 
     A write that other processes may go on with is over after `staging_grace_seconds` of silence.
     """
+    begin = time.perf_counter()
     table_id = store.upgraded().table_id
     ended = _end_writes(store, staging_grace_seconds)
     store.storage.remove_hidden(store.place / WRITES_FOLDER)
@@ -110,6 +112,12 @@ def collect_garbage(
     file_count, byte_count = len(removed), sum(removed.values())
     store.metrics.garbage_files_removed += file_count
     store.metrics.garbage_bytes_removed += byte_count
+    if removed:
+        seconds, more = (
+            time.perf_counter() - begin,
+            f"removed {file_count} files, {byte_count} bytes",
+        )
+        store.log_operation("garbage collection", ids, seconds, byte_count, more)
     return GarbageResult(len(ended), version_count, file_count, byte_count)
 
 

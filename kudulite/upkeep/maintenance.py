@@ -256,20 +256,13 @@ class _Pass:
             metrics.compactions += 1
             metrics.compaction_seconds += seconds
             metrics.compaction_bytes_written += result.bytes_written
-            _log.info(
-                "table %r, tablet %s: %s took %.2f s, wrote %d bytes; rowsets %d -> %d, bytes %d"
-                " -> %d, version %d",
-                self.store.name,
-                tablet_id,
-                operation.label,
-                seconds,
-                result.bytes_written,
-                result.rowset_count_before,
-                result.rowset_count_after,
-                result.bytes_before,
-                result.bytes_after,
-                result.version,
+            more = (
+                f"wrote {result.bytes_written} bytes; rowsets {result.rowset_count_before} ->"
+                f" {result.rowset_count_after}, bytes {result.bytes_before} ->"
+                f" {result.bytes_after}, version {result.version}"
             )
+            written, label = result.bytes_written, operation.label
+            self.store.log_operation(label, [tablet_id], seconds, written, more)
         return result is not None
 
     def _best_tablet(self) -> str | None:

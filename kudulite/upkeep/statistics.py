@@ -25,7 +25,8 @@ class TableStatistics:
     ancient history mark and may be collected. `dead_row_count` rows are deleted and still stored,
     for the past. `superseded_bytes` are in files that the newest version does not refer to.
     `unflushed_row_count` rows are in memory and in the logs, which take `log_bytes`; a process that
-    opens the table reads the logs first.
+    opens the table reads the logs first. `last_write` is the time of the newest write or
+    alteration; upkeep is none.
     """
 
     version: int
@@ -43,6 +44,7 @@ class TableStatistics:
     superseded_bytes: int
     unflushed_row_count: int
     log_bytes: int
+    last_write: Timestamp
     ancient_history_mark: Timestamp
 
     def _repr_html_(self) -> str:
@@ -57,7 +59,7 @@ def live_row_count(store: TableStore) -> int:
 
 def table_statistics(store: TableStore) -> TableStatistics:
     """Return the figures of the newest version. Raises CorruptionError, StorageError."""
-    (manifest, _, _), tablets = read_tablets(store)
+    (manifest, memory, _), tablets = read_tablets(store)
     mark = ancient_history_mark(store, manifest)
     by_tablet = [[rowset.meta for rowset in tablet.disk_rowsets] for tablet in tablets]
     current = [[m for m in metas if m.delete_timestamp is None] for metas in by_tablet]
@@ -81,6 +83,7 @@ def table_statistics(store: TableStore) -> TableStatistics:
         superseded_bytes=superseded_bytes(store),
         unflushed_row_count=sum(tablet.memory_row_count for tablet in tablets),
         log_bytes=store.log.nbytes,
+        last_write=Timestamp(max(manifest.timestamp, memory.last_timestamp)),
         ancient_history_mark=Timestamp(mark),
     )
 

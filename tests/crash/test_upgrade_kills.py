@@ -16,6 +16,7 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.storage.table_lock import TableLock, read_lock_file
 from kudulite.upkeep.garbage_collection import end_writes
+from tests.crash.test_wal_kills import ERROR_EACH, RecordingStorage
 from tests.support.doubles.killing_storage import (
     KilledError,
     KillingStorage,
@@ -83,8 +84,8 @@ def expect_writable(root: Path) -> None:
     session, table = client_of(root).new_session(), opened(root)
     session.apply(table.new_upsert({"k": 151, "v": 78}))
     session.flush()
-    expect_whole(root, [rows])
     found = opened(root)
+    assert stored(found) == tuples_of(rows)
     assert found._store.newest().format_version == 8
     assert [v.operation for v in found.versions()].count("upgrade") == 1
     found.flush()
@@ -108,13 +109,20 @@ def test_a_first_writer_killed_at_any_step_leaves_the_table_whole(
     base, new = core.root / "base", core.root / "new"
     unpacked(base, LOGGED)
     shutil.copytree(base, new)
-    counting = KillingStorage()
-    write(client_of(new, counting))
+    recording = RecordingStorage()
+    write(client_of(new, recording))
     states = [rows_of(LOGGED), rows_of(LOGGED) | changes]
     expect_whole(new, states[1:])
-    step_count, old_count = counting.count, 0
+    step_count, old_count = len(recording.steps), 0
     assert step_count > 10
-    for steps in (*range(0, step_count, by_tier(5, 1)), step_count):
+    if way in TORN:
+        # Before every other step the process just dies, as with "error".
+        places = [place for place, step in enumerate(recording.steps) if step == "append"]
+    elif way == "error":
+        places = list(range(len(name) % ERROR_EACH, step_count, by_tier(5, ERROR_EACH)))
+    else:
+        places = list(range(0, step_count, by_tier(5, 1)))
+    for steps in (*places, step_count):
         root = core.root / f"killed-{steps}"
         shutil.copytree(base, root)
         in_child = way == "exit"

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import kudulite
+from tests.support.command_line import output, value
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "import_from_kudu.py"
 MICROS = 1_577_836_800_000_000  # 2020-01-01
@@ -146,6 +147,17 @@ def test_a_kudu_table_comes_over(spark, tmp_path):
     assert table.partition_schema.hash_dimensions[0].seed == 3
     assert [tuple(row.values()) for row in table.scan(ordered=True)] == sorted(content)
     assert table.check().problems == ()
+    check_import_without_spark(source, tmp_path / "without_spark", table)
+
+
+def check_import_without_spark(source: Path, root: Path, table: kudulite.Table) -> None:
+    """Import the same export with the command; the table is the same."""
+    (row,) = value("import-kudu", source, root)
+    assert (row["state"], row["result"]["rows"]) == ("ok", len(table))
+    again = kudulite.open_table(root / "impala::db.t")
+    assert again.scan(ordered=True).to_arrow() == table.scan(ordered=True).to_arrow()
+    assert repr(list(again.schema)) == repr(list(table.schema))
+    assert again.partition_schema.describe_all() == table.partition_schema.describe_all()
 
 
 def test_rows_of_a_key_that_is_not_unique_keep_their_ids(spark, tmp_path):
@@ -157,7 +169,10 @@ def test_rows_of_a_key_that_is_not_unique_keep_their_ids(spark, tmp_path):
         {"column_name": "n", "column_type": "INT32"},
     ]
     key = ["host", "auto_incrementing_id"]
-    definition = {"schema": {"columns": columns, "key_column_names": key}}
+    definition = {
+        "table_name": "t",
+        "schema": {"columns": columns, "key_column_names": key},
+    }
     (source / "definition").mkdir(parents=True)
     (source / "definition" / "part-00000").write_text(json.dumps(definition))
     rows = spark.sql("SELECT 'h' AS host, 3 * id + 5 AS auto_incrementing_id, int(id) AS n"
@@ -168,8 +183,34 @@ def test_rows_of_a_key_that_is_not_unique_keep_their_ids(spark, tmp_path):
     table = kudulite.open_table(target)
     found = table.scan(key, ordered=True).to_arrow()["auto_incrementing_id"].to_pylist()
     assert found == [3 * i + 5 for i in range(100)]
-    table.insert([{"host": "h", "n": 100}])
-    assert table.get(("h", 303))["n"] == 100
+    output("import-kudu", source, tmp_path / "without_spark")
+    for each in (table, kudulite.open_table(tmp_path / "without_spark" / "t")):
+        assert each.scan(key).to_arrow() == table.scan(key).to_arrow()
+    for each in (kudulite.open_table(tmp_path / "without_spark" / "t"), table):
+        each.insert([{"host": "h", "n": 100}])
+        assert each.get(("h", 303))["n"] == 100
+
+
+def test_a_cluster_is_exported_table_by_table(monkeypatch, capsys):
+    """All as of one moment; a table that fails is named, after the others."""
+    module, done = job(), []
+    names = ["impala::db.t", "impala__db.t", "broken"]
+    client = getters(getTablesList=getters(getTablesList=names))
+    monkeypatch.setattr(module, "kudu_client", lambda master: client)
+
+    def export(client, master, name, target, moment_ms):
+        if name == "broken":
+            raise RuntimeError("no tablet server")
+        done.append((target, moment_ms))
+
+    monkeypatch.setattr(module, "export", export)
+    with pytest.raises(SystemExit, match="1 tables were not exported: broken"):
+        module.main(["export", "kudu-1:7051", "/shared/exports"])
+    assert "broken: no tablet server" in capsys.readouterr().err
+    targets, moments = zip(*done, strict=True)
+    assert len(set(targets)) == 2 and len(set(moments)) == 1
+    assert all(target.startswith("/shared/exports/impala__db.t-") for target in targets)
+    assert not any(":" in target for target in targets)
 
 
 def test_the_job_says_how_it_is_called():

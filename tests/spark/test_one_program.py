@@ -1,7 +1,8 @@
 """The same program of Spark on a directory and on an object store, with the same answers.
 
 Only the address and the settings of the session differ. Without the front, which hands settings
-on, the options are those of each read and write.
+on, the options are those of each read and write. The answers of a directory without the front and
+of one by Connect are those of test_session_matrix.py.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ EXPECTED: Answers = {
 }
 
 
+# Connect has no RDDs and so no KuduContext.
+OF_CLASSIC_SPARK = ("context", "rdd")
+
+
 def settings_of(server: ObjectServer) -> dict[str, str]:
     """The same as settings of a session."""
     return {
@@ -59,47 +64,44 @@ def settings_of(server: ObjectServer) -> dict[str, str]:
     }
 
 
-def check(directory: Answers, store: Answers) -> None:
-    """Compare the answers with each other, and with what is expected."""
-    assert {name: directory[name] for name in EXPECTED} == EXPECTED
-    assert {name: store[name] for name in directory} == directory
+@pytest.fixture(scope="module")
+def directory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """The answers of a directory, by classic Spark with the front."""
+    folder = tmp_path_factory.mktemp("directory")
+    found = answers(spark, str(folder / "tables"), folder)
+    assert {name: found[name] for name in EXPECTED} == EXPECTED
+    return found
 
 
 @BOTH
 def test_on_classic_spark(
-    spark: SparkSession, object_server: ObjectServer, tmp_path: Path, front: bool
+    spark: SparkSession,
+    object_server: ObjectServer,
+    tmp_path: Path,
+    directory: Answers,
+    front: bool,
 ):
     """With settings of the session, or without the front with options."""
     address = f"s3://{object_server.bucket}/{uuid.uuid4().hex}"
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-    directory = answers(spark, str(tmp_path / "directory"), tmp_path / "a")
+    options = {} if front else object_server.signed_options
     with configured(spark, settings_of(object_server)):
-        options = {} if front else object_server.signed_options
-        store = answers(spark, address, tmp_path / "b", options)
-    check(directory, store)
+        assert answers(spark, address, tmp_path, options) == directory
 
 
 @pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="needs grpcio")
-def test_on_spark_connect(object_server: ObjectServer, tmp_path: Path):
+def test_on_spark_connect(object_server: ObjectServer, tmp_path: Path, directory: Answers):
     """In a session of a client without a JVM, which has the keys in its environment."""
     address = f"s3://{object_server.bucket}/{uuid.uuid4().hex}"
-    found = []
-    for place, settings in (
-        (str(tmp_path / "directory"), {}),
-        (address, settings_of(object_server)),
-    ):
-        scratch = tmp_path / f"scratch {len(found)}"
-        scratch.mkdir()
-        command = [sys.executable, "-m", "tests.support.spark.one_program"]
-        run = subprocess.run(
-            [*command, place, str(scratch), json.dumps(settings)],
-            # Spark does not tell a client the secrets of its session.
-            env=connect_environment(AWS_ACCESS_KEY_ID=WRITER[0], AWS_SECRET_ACCESS_KEY=WRITER[1]),
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert run.returncode == 0, run.stderr[-3000:]
-        found.append(json.loads((scratch / ANSWERS).read_text()))
-    check(*found)
+    settings = json.dumps(settings_of(object_server))
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.support.spark.one_program", address, str(tmp_path), settings],
+        # Spark does not tell a client the secrets of its session.
+        env=connect_environment(AWS_ACCESS_KEY_ID=WRITER[0], AWS_SECRET_ACCESS_KEY=WRITER[1]),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    expected = {name: directory[name] for name in directory if name not in OF_CLASSIC_SPARK}
+    found = json.loads((tmp_path / ANSWERS).read_text())
+    assert found == json.loads(json.dumps(expected, default=str))  # of a row JSON has a list

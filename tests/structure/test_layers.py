@@ -1,7 +1,7 @@
 """Imports point down the layers, never in a circle, and outside the package only at public names.
 
-    backups, kudu → client, tools → writes → upkeep → table → chain → tablet → rowset → delta
-            → basefile, wal → model → shown → storage → errors
+    backups, kudu → client, tools → reads → writes → upkeep → table → chain → tablet → rowset
+            → delta → basefile, wal → model → shown → storage → errors
 
 An import in a function or under TYPE_CHECKING counts as any other.
 """
@@ -32,6 +32,7 @@ LAYERS = (
     ("table",),
     ("upkeep",),
     ("writes",),
+    ("reads",),
     ("client", "tools"),
     ("backups", "kudu"),
 )
@@ -56,8 +57,8 @@ CORE_DEPENDENCIES = {"mmh3", "numpy", "pyarrow", "sortedcontainers", "sqlglot"}
 ALLOWED_DEPENDENCIES = {
     "kudulite": CORE_DEPENDENCIES,
     "kudulite.kudu.scanner": CORE_DEPENDENCIES | {"pandas"},
-    "kudulite.client.pandas_frames": CORE_DEPENDENCIES | {"pandas"},
-    "kudulite.client.native_scan": CORE_DEPENDENCIES | {"duckdb", "polars"},
+    "kudulite.reads.pandas_frames": CORE_DEPENDENCIES | {"pandas"},
+    "kudulite.reads.native_scan": CORE_DEPENDENCIES | {"duckdb", "polars"},
     "kudulite.client.table_frame": CORE_DEPENDENCIES | {"duckdb", "polars"},  # in signatures only
     "kudulite.storage.object_errors": CORE_DEPENDENCIES | {"obstore"},
     "kudulite.storage.object_reader": CORE_DEPENDENCIES | {"obstore"},

@@ -238,9 +238,9 @@ TRIALS = {
     "store: histories": Trial(partial(run_on_store, "histories"), 8, 500),
     "store: lost answers": Trial(partial(run_on_store, "lost answers"), 100, 10_000),
     "store: kills before requests": Trial(partial(run_on_store, "killed requests"), 50, 2_000),
-    "store: kills": Trial(partial(run_on_store, "kills"), 5, 100),
-    "store: linearizable histories": Trial(partial(run_on_store, "linear"), 1, 50),
-    "store: batches of 16 processes": Trial(partial(run_on_store, "commits"), 80, 2_000),
+    "store: kills": Trial(partial(run_on_store, "kills"), 10, 100),
+    "store: linearizable histories": Trial(partial(run_on_store, "linear"), 2, 50),
+    "store: batches of 16 processes": Trial(partial(run_on_store, "commits"), 160, 2_000),
 }
 
 

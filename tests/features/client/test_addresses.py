@@ -14,8 +14,8 @@ import pytest
 
 import kudulite
 from kudulite import kudu
-from kudulite.client import tokens
 from kudulite.errors import OptionError, UsageError
+from kudulite.reads import tokens
 from kudulite.storage.address import parse_address
 from kudulite.table.read_request import ReadRequest, RowPlan
 from tests.support.command_line import error, output, value

@@ -117,7 +117,7 @@ def test_flags_are_true_or_false(table, option):
     ("rows", "expected"),
     [
         (
-            ROW,
+            {"id": 2, "v": [1]},
             r"column 'id': a dict has the values of each column, found 2; give one row as a list",
         ),
         ({"id": [1], "v": "55"}, "column 'v': a dict has the values of each column, found '55'"),

@@ -137,7 +137,7 @@ WRITES: dict[str, tuple[Callable[[Table], object], type[KuduliteError], str]] = 
     "a key twice under insert": (
         lambda t: t.insert([*one(), *one(n=3), {"k": 5, "n": 1}]),
         RowError,
-        r"'metrics': insert: 1 row refused: key already present; \(k\) = 2; nothing was written",
+        r"insert: 1 row refused: key already present, by an earlier row of the batch; \(k\) = 2;",
     ),
     "a present key under insert": (
         lambda t: t.insert([*one(), {"k": 1, "n": 1}]),
@@ -453,3 +453,16 @@ def test_a_text_without_a_utf8_form_is_refused(core: CoreTables, use):
     client.create_table("t", pa.schema([("k", pa.int64())]), primary_key="k")
     with pytest.raises(UsageError):
         use(client, "a\udcff")
+
+
+def test_a_key_that_is_twice_in_a_batch_is_told_from_one_in_the_table(core):
+    """Few rows and many: the message says which of the two it is."""
+    client = core.client()
+    table = client.create_table("twice", pa.schema([("k", pa.int64())]), primary_key="k")
+    table.insert([{"k": 5}])
+    for batch in ([1, 2, 1], [*range(10, 9_000), 12]):
+        with pytest.raises(RowError, match="key already present, by an earlier row of the batch; "):
+            table.insert(pa.table({"k": batch}))
+    for batch in ([1, 5], [*range(10, 9_000), 5]):
+        with pytest.raises(RowError, match="key already present; "):
+            table.insert(pa.table({"k": batch}))

@@ -2,7 +2,7 @@
 
 import pickle
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pyarrow as pa
@@ -71,6 +71,7 @@ def test_every_value_is_computed_from_the_row_as_it_was(table):
         ("n", "n / 2", kudulite.errors.SchemaError, "CAST, ROUND or FLOOR"),
         ("small", "small + 100", kudulite.errors.SchemaError, "not in range"),
         ("n", "n + 9223372036854775807", kudulite.errors.SchemaError, "overflow"),
+        ("n", "n * 99999999999999999999", kudulite.errors.SchemaError, "too large"),
         ("n", "n DIV (id - 1)", kudulite.errors.SchemaError, "NULLIF"),
         ("x", "n / 0", kudulite.errors.SchemaError, "divides by zero"),
         ("n", "city + 1", kudulite.errors.OptionError, "|| joins text"),
@@ -181,3 +182,11 @@ def test_a_function_may_return_frames_and_other_operations(table):
     assert table.get(9)["n"] == 1
     table.transform(lambda rows: rows.select(["id"]), where="id < 9", operation="delete")
     assert cells(table, "id") == [9]
+
+
+def test_now_is_one_moment_for_all_rows(table):
+    before = datetime.now(UTC)
+    table.update(where=(), set={"at": "current_timestamp()", "day": "current_date()"})
+    moments = set(cells(table, "at"))
+    assert len(moments) == 1 and before <= moments.pop() <= datetime.now(UTC)
+    assert set(cells(table, "day")) <= {before.date(), datetime.now(UTC).date()}

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import kudulite
-from kudulite.client import scan as scan_module
 from kudulite.errors import OptionError, StorageError, TableNotFoundError
+from kudulite.reads import scan as scan_module
 
 SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string()), ("t", pa.timestamp("us", "UTC"))])
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import kudulite.client.scan
+import kudulite.reads.scan
 from kudulite.basefile.base_data import ROW_GROUP_ROWS, BaseDataFile
 from kudulite.basefile.page_range import PAGE_ROWS
-from kudulite.client.lookup import PARALLEL_KEYS_MIN
 from kudulite.client.table import Table
+from kudulite.reads.lookup import PARALLEL_KEYS_MIN
 from tests.support.tables.core_tables import CoreTables, group_rows_of, tuples
 
 ROWS = 2 * ROW_GROUP_ROWS
@@ -171,8 +171,8 @@ def test_a_short_range_is_read_in_the_thread_of_the_consumer(
         pools.append(args)
         return ThreadPoolExecutor(*args, **options)
 
-    monkeypatch.setattr(kudulite.client.scan, "READ_THREADS", 2)
-    monkeypatch.setattr(kudulite.client.scan, "ThreadPoolExecutor", counted)
+    monkeypatch.setattr(kudulite.reads.scan, "READ_THREADS", 2)
+    monkeypatch.setattr(kudulite.reads.scan, "ThreadPoolExecutor", counted)
 
     def read(first: int, count: int) -> None:
         where = [table["k"] >= first, table["k"] < first + count]
@@ -194,7 +194,7 @@ def test_merged_blocks_are_decoded_by_threads(core: CoreTables, monkeypatch: pyt
     """Rows are in order, batches have at most a row group, and an early end leaves no thread."""
     table = large_table(core)
     table.upsert(pa.table({"k": [-1, 5], "n": [7.0, 8.0]}))
-    monkeypatch.setattr(kudulite.client.scan, "READ_THREADS", 2)
+    monkeypatch.setattr(kudulite.reads.scan, "READ_THREADS", 2)
     readers: set[str] = set()
     whole = BaseDataFile.read
 

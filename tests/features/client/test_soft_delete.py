@@ -12,10 +12,8 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.client import table_names
 from kudulite.client.client import Client
 from kudulite.client.table import Table
-from kudulite.client.table_names import _replace_table, move_table
 from kudulite.errors import (
     ConflictError,
     LockTimeoutError,
@@ -25,6 +23,8 @@ from kudulite.errors import (
     UsageError,
 )
 from kudulite.storage.local_storage import LocalStorage
+from kudulite.table import table_names
+from kudulite.table.table_names import _replace_table, move_table
 from kudulite.table.table_store import TableStore
 from tests.support.doubles.forgetful_disk import recorded_states
 from tests.support.doubles.killing_storage import KillingStorage, ran_to_its_end
@@ -229,7 +229,7 @@ def test_of_two_recalls_one_fails(core: CoreTables, monkeypatch):
             meanwhile()
             return move_table(*places)
 
-        monkeypatch.setattr("kudulite.client.table_names.move_table", interrupted)
+        monkeypatch.setattr("kudulite.table.table_names.move_table", interrupted)
         with pytest.raises(
             TableNotFoundError, match="has just been recalled, or removed after its"
         ):

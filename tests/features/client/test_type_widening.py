@@ -151,7 +151,7 @@ def test_scans_that_were_planned_before_keep_their_type(old, new, narrow, wide, 
         assert change.to_arrow().schema.field("v").type == kind
         assert change.to_pylist() == rows
     batches = [batch for token in change_tokens for batch in token.open()]
-    assert pa.Table.from_batches(batches, changes[0].schema).num_rows == 8
+    assert pa.Table.from_batches(batches, changes[0].schema).num_rows == 16
     assert {row[1] for row in stored(table)} <= set(wide)
 
 

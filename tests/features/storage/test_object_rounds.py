@@ -13,11 +13,11 @@ import pytest
 from obstore.store import MemoryStore
 
 from kudulite.basefile.block_cache import BlockCache
-from kudulite.client.scan import _Threads, read_ahead
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.predicate import bind_predicates, parse_where
 from kudulite.model.schema import Schema
+from kudulite.reads.scan import _Threads, read_ahead
 from kudulite.rowset.rowset import RowSet
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
 from kudulite.storage.object_storage import ObjectStorage

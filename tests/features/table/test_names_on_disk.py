@@ -16,8 +16,8 @@ import kudulite
 from kudulite.chain.manifest import Manifest
 from kudulite.client.client import Client
 from kudulite.client.table import Table
-from kudulite.client.tokens import RowSetToken
 from kudulite.errors import CorruptionError, UsageError
+from kudulite.reads.tokens import RowSetToken
 from kudulite.storage.checked_json import encode_checked_json
 from kudulite.table.read_request import ReadRequest, RowPlan
 from kudulite.table.table_store import TableStore

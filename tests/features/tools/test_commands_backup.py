@@ -26,6 +26,8 @@ def table(tmp_path) -> kudulite.Table:
 def test_backups_are_made_listed_and_restored(table, tmp_path):
     """Each says what it did, and as JSON says it to programs."""
     target, copy = tmp_path / "set", tmp_path / "root" / "copy"
+    assert "does not exist" in error("backups", target)
+    target.mkdir()
     assert output("backups", target) == "" and value("backups", target) == []
     text = output("backup", table.path, target, "--content-hash")
     assert text.startswith("full backup ") and "100 rows" in text
@@ -144,7 +146,9 @@ def test_verify_names_every_damaged_file(table, tmp_path):
 
 def test_backups_of_a_wrong_place_are_an_error(table, tmp_path):
     """A typing error does not look like a set that is in order."""
-    assert "has no backup to verify" in error("backups", tmp_path / "typo", "--verify")
+    for flags in ([], ["--verify"], ["--json"]):
+        output("backups", tmp_path / "typo", *flags, status=1)
+        assert "typo does not exist" in error("backups", tmp_path / "typo", *flags)
     (tmp_path / "empty").mkdir()
     assert "has no backup to verify" in error("backups", tmp_path / "empty", "--verify")
     assert "is a table, not the directory of a table's backups" in error("backups", table.path)

@@ -20,6 +20,7 @@ from kudulite.table.environment import environment_at
 from kudulite.tools.cli import app, run
 from tests.support.command_line import error, output, value
 from tests.support.object_server import READER, ObjectServer
+from tests.support.tables.kudu_export import export
 
 ROWS = [{"k": key, "v": f"v{key}"} for key in range(4)]
 SECRET = "SECRET-KEY-OF-A-TEST"
@@ -140,6 +141,9 @@ def _copy(run: Story, root: str, folder: Path) -> None:
     run.text("backup", f"{root}/t", folder / "set")
     assert len(run.value("backups", folder / "set")) == 1
     run.text("restore", folder / "set", folder / "restored")
+    exported = export(folder / "export", "kudu", [1, 2])
+    (planned,) = run.value("import-kudu", exported, root, "--dry-run")
+    assert planned["result"]["action"] == "would be made"
 
 
 def _end(run: Story, root: str) -> None:

@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,11 @@ import pyarrow as pa
 
 import kudulite
 from kudulite.chain.manifest import TabletEntry
+from kudulite.client.table import Table
 from kudulite.errors import ConflictError, KuduliteError, RowError, TimestampError
 from kudulite.model.hybrid_time import LOGICAL_BITS
 from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
@@ -64,6 +66,7 @@ from tests.support.machines.unanswered import Done, again, flush_once, once, tak
 from tests.support.oracle.table_model import UPDATES, Counts, Key, Row
 
 Given = Sequence[tuple[str, int, Row]]
+SECONDS_IN_A_GAP = 0.1
 
 
 class WriteSteps(HistoryState):
@@ -368,6 +371,7 @@ class CompactionSteps(HistoryState):
     """Operations of upkeep on files, picked at random."""
 
     counted: Counter[str]
+    gaps_open = 0  # of operations around the step
 
     def _compact(
         self, client: int, kind: str, picked: Sequence[int], hooks: Mapping[str, Sequence]
@@ -383,7 +387,9 @@ class CompactionSteps(HistoryState):
         def hook(gap: str) -> None:
             # The operation would be done again with the steps.
             with LIBRARY.without_faults():
+                self.gaps_open += 1
                 self.run(hooks.get(gap, ()))
+                self.gaps_open -= 1
 
         result = run_operation(self.tables[client]._store, entry.id, operation, hook)
         self.counted[f"{kind} published"] += result is not None
@@ -434,7 +440,12 @@ class CompactionSteps(HistoryState):
         """Erase keys, now and in the past; of other keys nothing changes."""
         keys = {self.setup.key(number) for number in numbers}
         rows = [dict(zip(self.setup.key_names, key, strict=True)) for key in sorted(keys)]
-        self.tables[client].purge(rows)
+        table = self.tables[client]
+        if self.gaps_open:
+            # The operation pins older files, and goes on when the purge has ceased to wait for it.
+            hasty = replace(table._store.environment, lock_timeout_seconds=SECONDS_IN_A_GAP)
+            table = Table(TableStore(table._store.folder, hasty))
+        table.purge(rows)
         self.forget_purged(keys)
 
     def forget_purged(self, keys: set[Key]) -> None:

@@ -18,9 +18,9 @@ from typing import Any
 
 import kudulite
 from kudulite.client.client import Client
-from kudulite.client.lookup import KeyLookup
 from kudulite.client.table import Table
 from kudulite.errors import KuduliteError, LockTimeoutError, RowError
+from kudulite.reads.lookup import KeyLookup
 from kudulite.table.environment import Environment
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.table_store import TableStore

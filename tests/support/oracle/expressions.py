@@ -64,6 +64,8 @@ OF_TEXT = [
     ("city || '/' || n", [" Rome /7", "it's/-7", None]),
     ("concat(lower(city), 'x')", [" rome x", "it'sx", None]),
     ("substring(city, 2, 3)", ["Rom", "t's", None]),
+    ("substring(city, 0, 2)", [" R", "it", None]),
+    ("substring(city, 2)", ["Rome ", "t's", None]),
     ("replace(city, '''', '')", [" Rome ", "its", None]),
     ("CAST(n AS STRING)", ["7", "-7", None]),
 ]

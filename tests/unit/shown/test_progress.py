@@ -1,6 +1,7 @@
 """Progress: shown after two seconds, on a terminal or in a notebook, of the main thread's calls."""
 
 import io
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -195,3 +196,16 @@ def test_every_long_call_of_a_table_has_progress(core: CoreTables, monkeypatch):
     assert "backup of table 't'" in texts_of(lambda: kudulite.backup(table, backup))
     assert texts_of(lambda: kudulite.verify_backups(backup))[0].startswith("verification of ")
     assert "restore of table 'w'" in texts_of(lambda: kudulite.restore(backup, restored))
+
+
+def test_processes_of_multiprocessing_show_nothing(monkeypatch):
+    """They share a terminal with the process that started them, which has a line of its own."""
+
+    class OfTerminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", OfTerminal())
+    assert isinstance(progress._place(), Terminal)
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
+    assert progress._place() is None

@@ -128,3 +128,24 @@ def test_a_slow_commit_is_one_line_in_the_log(table, monkeypatch, caplog):
         table.upsert(rows(2))
     (line,) = caplog.messages
     assert line.startswith("table 't': commit of write ") and "(upsert) took 0." in line
+
+
+def test_an_operation_of_upkeep_is_a_line_with_its_figures(table, caplog):
+    """Flush, maintenance and garbage collection; the record has them as fields for programs."""
+    for value in range(4):
+        table.upsert(rows(500, value))
+        table.flush()
+    with caplog.at_level(logging.INFO, "kudulite"):
+        with kudulite.Session("manual") as session:
+            session.apply(table.new_upsert({"k": 1, "v": 9}))
+        table.maintain(0, 0)
+        table.maintain(0, 0)  # has nothing left to do
+    (tablet,) = table._store.newest().tablets
+    found = [vars(record) for record in caplog.records]
+    assert all((each["table"], each["tablet"]) == ("t", tablet.id) for each in found)
+    operations = [each["operation"] for each in found]
+    assert operations[0] == "memory flush" and operations[-1] == "garbage collection"
+    assert len(operations) > 2
+    assert all(each["bytes"] > 0 and each["seconds"] > 0 for each in found)
+    assert found[0]["message"].startswith(f"table 't', tablet {tablet.id}: memory flush took 0.")
+    assert found[-1]["bytes"] == table.metrics.garbage_bytes_removed

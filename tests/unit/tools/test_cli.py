@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 import kudulite
 from kudulite.errors import OptionError
 from kudulite.shown.progress import Progress, byte_text
-from kudulite.tools.cli import PANELS, app, run
-from kudulite.tools.output import json_text
+from kudulite.tools.cli import OTHER_WORDS, PANELS, app, run
+from kudulite.tools.output import json_text, print_rows
+from kudulite.upkeep.assessment import RULES
 from tests.support.command_line import error, output, value
 
 SCHEMA = pa.schema(
@@ -70,6 +71,50 @@ def test_describe_shows_columns_partitions_and_debt(table):
     moving = ("ancient_history_mark",)
     expected = {n: v for n, v in vars(table.statistics).items() if n not in moving}
     assert expected.items() <= found["statistics"].items()
+
+
+def test_describe_says_which_figures_need_attention_and_what_to_type(table):
+    """Nothing but their state, if all are good."""
+    assert [f["level"] for f in value("describe", table.path)["upkeep"]] == ["good"] * len(RULES)
+    assert "kudulite" not in output("describe", table.path).partition("figure")[2]
+    for number in range(12):  # each over all keys
+        write = table.new_bulk_write("upsert")
+        write.commit([write.stage([rows(*range(10_000 + number, 90_000, 100))])])
+        table.flush()
+    (height,) = [line for line in output("describe", table.path).splitlines() if "height" in line]
+    assert height.split()[2] == "act"
+    assert height.endswith(f"kudulite maintain {table.path}")
+    (found,) = [f for f in value("describe", table.path)["upkeep"] if f["level"] != "good"]
+    assert (found["figure"], found["level"]) == ("rowset_height", "act")
+    output("maintain", table.path)
+    assert {f["level"] for f in value("describe", table.path)["upkeep"]} == {"good"}
+
+
+def test_a_word_of_another_tool_gets_the_command_that_does_it():
+    """`statistics` is `describe`, not `partitions`, which only looks like it."""
+    names = {each.name or each.callback.__name__ for each in app.registered_commands}
+    assert names.isdisjoint(OTHER_WORDS)
+    assert {advice.split()[0] for advice in OTHER_WORDS.values()} <= names
+    assert "Type: kudulite describe TABLE" in output("statistics", status=2)
+    assert "Type: kudulite check TABLE" in output("ksck", "wh", status=2)
+    assert "Did you mean 'describe'" in output("descibe", status=2)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_table_on_a_terminal_is_never_cut(width, monkeypatch, capsys):
+    """Long texts go on in the next line; rows that are marked are red."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    cells = [["250.8 MiB", 123_456_789, "a word " * 9 + "x" * 30], ["1.0 KiB", 5, "user@host:12"]]
+    print_rows(["size", "rows", "message"], cells, thousands=True, marked={1})
+    text = capsys.readouterr().out
+    assert "\x1b[31m" in text.splitlines()[-1] and "\x1b[31m" not in text.splitlines()[1]
+    plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+    assert "…" not in plain and "250.8 MiB" in plain and "123,456,789" in plain
+    assert plain.count("word") == 9 and plain.count("x") == 30
+    if width > 40:
+        assert max(map(len, plain.splitlines())) <= width
 
 
 def test_scan_prints_rows_in_four_forms(table, tmp_path):
@@ -217,7 +262,7 @@ def test_layout_draws_every_rowset(table, tmp_path):
 
 def test_an_error_of_the_library_is_a_message_and_status_1(table, monkeypatch, capsys):
     """No trace of the program's inside."""
-    monkeypatch.setattr(sys, "argv", ["kudulite", "check", str(table.path.parent)])
+    monkeypatch.setattr(sys, "argv", ["kudulite", "describe", str(table.path.parent)])
     assert run() == 1
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.startswith("kudulite: ")
@@ -272,7 +317,7 @@ def test_the_documents_list_every_command():
     """Each with a line of its own."""
     document = (Path(__file__).parents[3] / "docs" / "command_line.md").read_text()
     names = {command.name or command.callback.__name__ for command in app.registered_commands}
-    assert names == set(re.findall(r"^\| `(\w+)[^`]*` \|", document, re.MULTILINE))
+    assert names == set(re.findall(r"^\| `([\w-]+)[^`]*` \|", document, re.MULTILINE))
 
 
 def test_the_version_is_printed_without_a_command():
@@ -358,11 +403,12 @@ def test_list_refuses_a_table(table):
 
 
 def test_metrics_prints_the_statistics_of_tables_as_openmetrics(table):
-    """Each figure once, with a sample of each table."""
-    lines = output("metrics", table.path, table.path).splitlines()
-    label = f'{{table="{table.name}",path="{table.path}"}}'
-    count = table.live_row_count
-    assert lines.count(f"kudulite_table_live_row_count{label} {count}") == 2
+    """Each figure once, with a sample of each table, however often one is named."""
+    other = kudulite.connect(table.path.parent).create_table("other", SCHEMA, primary_key="k")
+    lines = output("metrics", table.path, other.path, table.path).splitlines()
+    for each, count in ((table, table.live_row_count), (other, 0)):
+        label = f'{{table="{each.name}",path="{each.path}"}}'
+        assert lines.count(f"kudulite_table_live_row_count{label} {count}") == 1
     assert lines.count("# TYPE kudulite_table_live_row_count gauge") == 1
     assert "# UNIT kudulite_table_ancient_history_mark_seconds seconds" in lines
     assert lines[-1] == "# EOF"

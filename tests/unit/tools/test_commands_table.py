@@ -204,9 +204,7 @@ def test_restore_brings_a_table_back_to_a_moment_or_a_version(path):
         ("restore", path, path, "--version", "2"),
         ("restore", path),
     ):
-        assert "restore takes SET and PATH" in error(*wrong) or "takes a table only" in error(
-            *wrong
-        )
+        assert "restore takes SET and PATH" in error(*wrong) or "takes tables only" in error(*wrong)
 
 
 def test_versions_are_listed_newest_first(path):

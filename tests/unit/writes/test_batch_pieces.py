@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kudulite.client import lookup
 from kudulite.model import types as t
 from kudulite.model.column_cast import cast_to_column
+from kudulite.reads import lookup
 from kudulite.tablet import resolve, row_gather
 from kudulite.writes import batch_pieces
 from kudulite.writes.batch_pieces import chunks, row_sizes

@@ -201,8 +201,8 @@ def test_engines_read_the_columns_and_rows_of_a_query_only(tmp_path, monkeypatch
     table = big_table(tmp_path)
     asked = []
     monkeypatch.setattr(
-        "kudulite.client.native_scan.read_tokens",
-        lambda tokens, names, read=kudulite.client.native_scan.read_tokens: (
+        "kudulite.reads.native_scan.read_tokens",
+        lambda tokens, names, read=kudulite.reads.native_scan.read_tokens: (
             asked.append(list(names)) or read(tokens, names)
         ),
     )

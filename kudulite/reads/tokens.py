@@ -29,12 +29,11 @@ import pyarrow as pa
 
 from kudulite.chain.manifest import Manifest, TabletEntry
 from kudulite.chain.partition import KeyBounds
-from kudulite.client.scan import change_batches, read_ahead, row_batches
-from kudulite.client.table_names import replaced_table
 from kudulite.errors import ConflictError, StorageError, UsageError
 from kudulite.model.condition import Condition
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.types import parse_type
+from kudulite.reads.scan import change_batches, read_ahead, row_batches
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
 from kudulite.storage.address import parse_address
 from kudulite.storage.json_form import JsonForm, Stored
@@ -59,6 +58,7 @@ from kudulite.table.scan_plan import (
     plan_pieces,
 )
 from kudulite.table.snapshot import check_not_ancient, tablet_at
+from kudulite.table.table_names import replaced_table
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import (
     BlockRead,

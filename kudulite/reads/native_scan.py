@@ -37,17 +37,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
-from kudulite.client.native_overlay import Overlay
-from kudulite.client.native_plan import (
+from kudulite.errors import NotSupportedError, OptionError
+from kudulite.model.types import ColumnType
+from kudulite.reads.native_overlay import Overlay
+from kudulite.reads.native_plan import (
     NativeColumn,
     NativeFile,
     NativeLimits,
     plan_native,
 )
-from kudulite.client.scan import READ_THREADS, RowScan
-from kudulite.client.tokens import read_tokens
-from kudulite.errors import NotSupportedError, OptionError
-from kudulite.model.types import ColumnType
+from kudulite.reads.scan import READ_THREADS, RowScan
+from kudulite.reads.tokens import read_tokens
 from kudulite.table.read_request import Read, read_of
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import pytest
 
 import kudulite
 from kudulite import Table
-from kudulite.client.native_overlay import Overlay
-from kudulite.client.native_plan import plan_native
-from kudulite.client.native_scan import _LIMITS
 from kudulite.delta.delta_applier import DeltaApplier
+from kudulite.reads.native_overlay import Overlay
+from kudulite.reads.native_plan import plan_native
+from kudulite.reads.native_scan import _LIMITS
 from kudulite.table.read_request import ReadRequest, plan_rows
 from tests.support.tables.typed_tables import random_table
 from tests.support.tiers import by_tier, tiered
@@ -120,7 +120,7 @@ def test_engines_read_changed_tables_without_base_data_of_kudulite(tmp_path, mon
 
     for name in ("read", "gather", "read_some"):
         monkeypatch.setattr(f"kudulite.rowset.disk_rowset.BaseColumns.{name}", refuse)
-    monkeypatch.setattr("kudulite.client.native_scan.ROW_GROUP_ROWS", 64)
+    monkeypatch.setattr("kudulite.reads.native_scan.ROW_GROUP_ROWS", 64)
     monkeypatch.setattr("kudulite.tablet.tablet_scan.ROW_GROUP_ROWS", 16)
     relation = table.to_duckdb(duckdb.connect()).filter("price != 0").project("note, price")
     assert sorted(relation.fetchall()) == expected
@@ -132,7 +132,7 @@ def test_engines_read_changed_tables_without_base_data_of_kudulite(tmp_path, mon
 @pytest.mark.parametrize("threads", [1, 2, 8])
 def test_a_limit_and_a_count_of_overlaid_files(tmp_path, monkeypatch, threads):
     """Joins by position survive a query that wants few rows, no columns, or one of the keys."""
-    monkeypatch.setattr("kudulite.client.native_scan.READ_THREADS", threads)
+    monkeypatch.setattr("kudulite.reads.native_scan.READ_THREADS", threads)
     table, model = changed_table(tmp_path)
     rows = {tuple(row.values()) for row in model.values()}
     relation, frame = table.to_duckdb(duckdb.connect()), table.to_polars()

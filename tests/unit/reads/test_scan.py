@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from kudulite.client.scan import read_ahead
+from kudulite.reads.scan import read_ahead
 
 BATCH = pa.record_batch({"k": [1]})
 

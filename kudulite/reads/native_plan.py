@@ -33,8 +33,6 @@ import pyarrow as pa
 from kudulite.basefile.base_data import BaseDataFile
 from kudulite.basefile.block_cache import BlockCache
 from kudulite.chain.manifest import TabletEntry
-from kudulite.client.scan import read_ahead
-from kudulite.client.tokens import RowSetToken
 from kudulite.delta.delta_applier import (
     ChangeSplit,
     ColumnApplier,
@@ -48,6 +46,8 @@ from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import BoundPredicates
 from kudulite.model.predicate_constraint import ColumnConstraint, DomainKey, domain_value
 from kudulite.model.schema import Column, Schema
+from kudulite.reads.scan import read_ahead
+from kudulite.reads.tokens import RowSetToken
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.scan_spec import ScanSpec
 from kudulite.storage.storage import Storage

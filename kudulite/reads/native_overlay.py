@@ -24,9 +24,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from kudulite.client.native_plan import NativeFile
 from kudulite.delta.scatter import bool_array, spread
 from kudulite.model.schema import Column
+from kudulite.reads.native_plan import NativeFile
 
 _BITS = pa.bool_()
 

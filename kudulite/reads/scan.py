@@ -40,12 +40,12 @@ import pyarrow.parquet as pq
 from kudulite.basefile.base_data import CUT_ROWS_MAX
 from kudulite.chain.folder import has_table_files
 from kudulite.chain.manifest import TabletEntry
-from kudulite.client.pandas_frames import frame_of
 from kudulite.errors import OptionError, OutOfMemoryError, StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Column
 from kudulite.model.values import python_rows
+from kudulite.reads.pandas_frames import frame_of
 from kudulite.rowset.merge import RowsRead, in_turn
 from kudulite.rowset.rowset import ScannedRows
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
@@ -327,7 +327,7 @@ class _Threads:
 
     def __init__(self, requests_at_once: int = 1) -> None:
         self._waits = requests_at_once > 1
-        self._count = max(READ_THREADS, requests_at_once)
+        self._count: int = max(READ_THREADS, requests_at_once)
         self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="kudulite-scan")
         self._ahead = 0
 

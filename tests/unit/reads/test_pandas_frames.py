@@ -8,10 +8,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from kudulite.client.pandas_frames import BACKENDS
 from kudulite.client.table import Table
 from kudulite.errors import OptionError, RowError, SchemaError
 from kudulite.kudu.scanner import Scanner
+from kudulite.reads.pandas_frames import BACKENDS
 from tests.support.tables.core_tables import CoreTables
 
 BIG = 2**53 + 1

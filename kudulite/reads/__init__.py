@@ -1,0 +1,1 @@
+"""Reads: scans, changes, lookups, their pieces for other processes, and files for other engines."""
