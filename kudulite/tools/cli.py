@@ -8,6 +8,7 @@ ends it with status 2.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Annotated, Any
 
@@ -16,17 +17,6 @@ from typer.core import TyperGroup
 
 import kudulite
 from kudulite.errors import KuduliteError
-from kudulite.tools import (
-    commands_backup,
-    commands_directory,
-    commands_import,
-    commands_look,
-    commands_measure,
-    commands_table,
-    commands_upkeep,
-    commands_write,
-)
-from kudulite.tools.addresses import takes_storage_options
 
 # Words of other tools, and words that people try, with what to type here.
 OTHER_WORDS = {
@@ -54,7 +44,10 @@ OTHER_WORDS = {
 
 
 class Commands(TyperGroup):
-    """The commands; a word that is none of them gets the command that does the same."""
+    """The commands; a word that is none of them gets the command that does the same.
+
+    A command is imported when it is run or completed, so that `--help` is fast.
+    """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that arguments begin with. Raises UsageError."""
@@ -62,7 +55,8 @@ class Commands(TyperGroup):
         advice = OTHER_WORDS.get(word.lower())
         if advice is not None and word not in self.commands:
             ctx.fail(f"No such command {word!r}. Type: kudulite {advice}")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else loaded(name), rest
 
 
 app = typer.Typer(
@@ -90,62 +84,145 @@ def main(
     """Take the options that stand before a command."""
 
 
+# Each command by its panel, with the first paragraph of its docstring, which `--help` shows.
 PANELS = {
-    "Tables": (
-        commands_directory.list_tables,
-        commands_look.describe,
-        commands_look.partitions,
-        commands_look.layout,
-        commands_measure.schema,
-        commands_table.create,
-        commands_table.alter,
-        commands_table.rename,
-        commands_table.drop,
-        commands_table.recall,
-    ),
-    "Rows": (
-        commands_look.get,
-        commands_measure.locate,
-        commands_look.scan,
-        commands_look.changes,
-        commands_look.history,
-        commands_write.load,
-        commands_write.upsert,
-        commands_write.delete,
-    ),
-    "The past": (
-        commands_table.tag,
-        commands_table.untag,
-        commands_table.tags,
-        commands_table.versions,
-        commands_table.retention,
-    ),
-    "Maintenance": (
-        commands_look.watch,
-        commands_directory.metrics,
-        commands_measure.sizes,
-        commands_measure.perf,
-        commands_upkeep.flush,
-        commands_upkeep.compact,
-        commands_upkeep.maintain,
-        commands_upkeep.check,
-        commands_look.dump,
-        commands_upkeep.doctor,
-        commands_write.loadgen,
-    ),
-    "Backups and copies": (
-        commands_backup.backup,
-        commands_backup.backups,
-        commands_backup.restore,
-        commands_upkeep.copy,
-        commands_import.import_kudu,
-    ),
+    "Tables": {
+        "commands_directory.list_tables": (
+            "List the tables of a directory; status 1 if one of them is damaged."
+        ),
+        "commands_look.describe": "Show a table's columns, its partitions, and its statistics.",
+        "commands_look.partitions": (
+            "List a table's tablets: the partition of each, its rows, rowsets and bytes."
+        ),
+        "commands_look.layout": "Draw the rowsets of each tablet over its key space.",
+        "commands_measure.schema": (
+            "Print the definition of a table as JSON, in the form that `kudu table create` takes."
+        ),
+        "commands_table.create": (
+            "Create an empty table with the columns given, those of a data file, or by a "
+            "definition."
+        ),
+        "commands_table.alter": (
+            "Drop, rename, add and change columns and ranges, owner and comment, in one new "
+            "version."
+        ),
+        "commands_table.rename": "Rename a table in its directory, with its folder.",
+        "commands_table.drop": "Delete a table with all its history; asks first.",
+        "commands_table.recall": "Bring a table back that was dropped with --reserve.",
+    },
+    "Rows": {
+        "commands_look.get": "Print one row by its primary key; status 1 if there is none.",
+        "commands_measure.locate": (
+            "Print the tablet that a primary key belongs to, and whether it has such a row."
+        ),
+        "commands_look.scan": "Print the rows of a table that meet a condition, at a moment.",
+        "commands_look.changes": (
+            "Print what changed in a table between two moments, one change of each key."
+        ),
+        "commands_look.history": "Print every version of a row that is kept, the oldest first.",
+        "commands_write.load": (
+            "Insert the rows of files, all or none; an existing key is an error."
+        ),
+        "commands_write.upsert": (
+            "Insert the rows of files, or update the rows with existing keys, all or none."
+        ),
+        "commands_write.delete": (
+            "Delete the rows whose keys are in files, all or none; other columns are ignored."
+        ),
+    },
+    "The past": {
+        "commands_table.tag": "Name a moment; it stays readable past the retention until `untag`.",
+        "commands_table.untag": (
+            "Delete a tag, so that history older than the retention may be removed."
+        ),
+        "commands_table.tags": "List the tags of a table, the oldest moment first.",
+        "commands_table.versions": (
+            "List the newest versions of a table, newest first: when, by what, whom, and how many "
+            "rows."
+        ),
+        "commands_table.retention": (
+            "Show for how long the past of a table stays readable, or set it."
+        ),
+    },
+    "Maintenance": {
+        "commands_look.watch": "Show the statistics of a table again and again, until Ctrl-C.",
+        "commands_directory.metrics": (
+            "Print the statistics of tables as OpenMetrics text, as Prometheus reads it."
+        ),
+        "commands_measure.sizes": (
+            "Show what each column takes on disk, its nulls and its range, and what else takes "
+            "room."
+        ),
+        "commands_measure.perf": (
+            "Read each tablet, and show how many rows and bytes it gave and how long that took."
+        ),
+        "commands_upkeep.flush": "Flush rows in memory, which are in the log, to files of tables.",
+        "commands_upkeep.compact": "Compact a table completely, at any cost.",
+        "commands_upkeep.maintain": (
+            "Flush, compact where it pays, drop old history, and remove files that are not needed."
+        ),
+        "commands_upkeep.check": (
+            "Read whole tables and compare their files with the metadata; status 1 for problems."
+        ),
+        "commands_look.dump": (
+            "Show the content of a table's files: versions, rowsets, base data, deltas, logs, "
+            "locks."
+        ),
+        "commands_upkeep.doctor": (
+            "Check whether a file system or an object store is safe for tables; status 1 if not."
+        ),
+        "commands_write.loadgen": (
+            "Write random rows for a while and report the rate; makes the table if there is none."
+        ),
+    },
+    "Backups and copies": {
+        "commands_backup.backup": (
+            "Back up a table, or continue an interrupted backup; or many tables, each to SET/TABLE."
+        ),
+        "commands_backup.backups": (
+            "List the backups of a set, the oldest first, or the sets of a directory."
+        ),
+        "commands_backup.restore": (
+            "Restore a table from its backups, or bring a table back to its past; or many tables."
+        ),
+        "commands_upkeep.copy": (
+            "Copy a table as of one moment, with its whole past or only present rows, or into "
+            "another."
+        ),
+        "commands_import.import_kudu": (
+            "Make tables of the export of a Kudu cluster, with columns, keys, partitions and rows."
+        ),
+    },
 }
+
+
+def _name_of(place: str) -> str:
+    """Return the name of the command in `module.function`."""
+    return place.partition(".")[2].removesuffix("_tables").replace("_", "-")
+
+
+_PLACES = {_name_of(place): place for commands in PANELS.values() for place in commands}
+
+
+def loaded(name: str) -> Any:
+    """Return a command with its parameters; its module is imported here."""
+    # Imported here, because it imports tables.
+    from kudulite.tools.addresses import takes_storage_options
+
+    module, _, function = _PLACES[name].partition(".")
+    command = getattr(importlib.import_module(f"kudulite.tools.{module}"), function)
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(takes_storage_options(command))
+    return typer.main.get_command(alone)
+
+
+def _not_loaded() -> None:
+    raise AssertionError("`Commands` runs the command itself")
+
+
 for panel, commands in PANELS.items():
-    for command in commands:
-        is_list = command is commands_directory.list_tables
-        name = "list" if is_list else command.__name__.replace("_", "-")
-        app.command(name, rich_help_panel=panel)(takes_storage_options(command))
+    for place, summary in commands.items():
+        app.command(_name_of(place), help=summary, rich_help_panel=panel)(_not_loaded)
 
 
 def run() -> int:

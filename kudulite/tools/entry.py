@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 
 try:
+    import rich  # noqa: F401  # by the commands, which are imported later
+
     from kudulite.tools.cli import run
 except ModuleNotFoundError as error:
     if error.name not in ("typer", "rich"):

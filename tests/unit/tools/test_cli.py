@@ -2,6 +2,8 @@
 
 import datetime
 import decimal
+import importlib
+import inspect
 import json
 import re
 import subprocess
@@ -17,7 +19,7 @@ from typer.testing import CliRunner
 import kudulite
 from kudulite.errors import OptionError
 from kudulite.shown.progress import Progress, byte_text
-from kudulite.tools.cli import OTHER_WORDS, app, run
+from kudulite.tools.cli import OTHER_WORDS, PANELS, app, run
 from kudulite.tools.output import json_text, print_rows
 from kudulite.upkeep.assessment import RULES
 from tests.support.command_line import error, output, value
@@ -267,13 +269,14 @@ def test_an_error_of_the_library_is_a_message_and_status_1(table, monkeypatch, c
     assert "is not a kudulite table" in captured.err
 
 
-def test_the_command_says_what_to_install(tmp_path):
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_the_command_says_what_to_install(missing):
     """Its libraries are an optional extra; the project's name is on no registry."""
-    script = "import sys; sys.modules['typer'] = None; import kudulite.tools.entry"
+    script = f"import sys; sys.modules['{missing}'] = None; import kudulite.tools.entry"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert run.returncode == 1
     assert run.stderr == (
-        "kudulite: the command line needs typer; install the packages of its extra `cli`:"
+        f"kudulite: the command line needs {missing}; install the packages of its extra `cli`:"
         " pip install typer rich, or, in a checkout of kudulite, pip install '.[cli]'\n"
     )
 
@@ -457,3 +460,39 @@ def test_a_moment_outside_of_the_years_of_python_is_its_microseconds(far):
 def test_a_text_that_is_no_moment_is_refused(far, text):
     """Also microseconds that no column can hold."""
     assert "key column 'k'" in error("get", far.path, text)
+
+
+def test_the_help_shows_the_first_paragraph_of_each_command():
+    """Which is written beside its name, because `--help` imports no command."""
+    for commands in PANELS.values():
+        for place, summary in commands.items():
+            module, _, function = place.partition(".")
+            command = getattr(importlib.import_module(f"kudulite.tools.{module}"), function)
+            assert summary == inspect.getdoc(command).partition("\n\n")[0].replace("\n", " "), place
+
+
+def test_a_command_is_completed_with_its_own_options(monkeypatch, capsys):
+    """In a shell, after the name of the command and the start of an option."""
+    monkeypatch.setattr(sys, "argv", ["kudulite"])
+    words = {"COMP_WORDS": "kudulite recall --storage", "COMP_CWORD": "2"}
+    for name, text in {**words, "_KUDULITE_COMPLETE": "complete_bash"}.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(SystemExit):
+        app(prog_name="kudulite")
+    assert capsys.readouterr().out.split() == ["--storage-option"]
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "nothing"])
+def test_the_help_imports_no_command(arguments):
+    """Nor Arrow, nor a table: it is what a user types first."""
+    script = (
+        "import sys; from kudulite.tools.cli import app\n"
+        f"try: app(['{arguments}'])\n"
+        "except SystemExit: print('modules', *sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    modules = run.stdout.rpartition("modules ")[2].split()
+    assert {name for name in modules if name.startswith("kudulite")} == {
+        *("kudulite", "kudulite.errors", "kudulite.tools", "kudulite.tools.cli")
+    }
+    assert {"numpy", "pyarrow", "sqlglot"} & {*modules} == set()
