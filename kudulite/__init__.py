@@ -30,6 +30,7 @@ from kudulite.client.row_operations import WriteOperation
 from kudulite.client.scan import Changes
 from kudulite.client.schema_builder import ColumnSpec, Partitioning, RangePartition, SchemaBuilder
 from kudulite.client.session import Session, SessionCounters
+from kudulite.client.sql import SqlResult
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.client.tokens import (
@@ -176,6 +177,7 @@ __all__ = [
     "Session",
     "SessionCounters",
     "SoftDeletedTable",
+    "SqlResult",
     "StagedTask",
     "Table",
     "TableAlterer",
