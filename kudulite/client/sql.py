@@ -24,6 +24,7 @@ nothing.
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -102,12 +103,13 @@ class SqlResult:
 
     def _repr_html_(self) -> str:
         """Return the first rows as an HTML table, for notebooks."""
-        return html_rows(self._run(self._relation.limit(ROWS_SHOWN).to_arrow_table))
+        rows = self._run(self._relation.limit(ROWS_SHOWN).to_arrow_table)
+        return html_rows(rows.rename_columns(self.columns))
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns."""
-        return list(self._relation.columns)
+        """The names of the columns; of several of one name, the second has `_1` added."""
+        return _told_apart(self._relation.columns)
 
     def to_arrow(self) -> pa.Table:
         """Return all rows as one table.
@@ -117,19 +119,21 @@ class SqlResult:
         """
         found = self._run(self._relation.to_arrow_table)
         for place, kind in enumerate(self._relation.types):
-            if str(kind) == "HUGEINT":
+            if str(kind) in ("HUGEINT", "UHUGEINT"):
                 found = found.set_column(place, found.column_names[place], _small(found[place]))
-        return found
+        return found.rename_columns(self.columns)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return a reader that runs the query while it is read; a HUGEINT is a decimal."""
         reader = self._run(lambda: self._relation.to_arrow_reader(_BATCH_ROWS))
+        names = self.columns
+        schema = reader.schema.empty_table().rename_columns(names).schema
 
         def batches() -> Iterator[pa.RecordBatch]:
             while (batch := self._run(lambda: next(reader, None))) is not None:
-                yield batch
+                yield batch.rename_columns(names)
 
-        return pa.RecordBatchReader.from_batches(reader.schema, batches())
+        return pa.RecordBatchReader.from_batches(schema, batches())
 
     def to_pandas(self, dtype_backend: str | None = None, **options: Any) -> Any:
         """Return a pandas DataFrame; the types and the parameters are those of `Scan.to_pandas`."""
@@ -176,6 +180,16 @@ class SqlResult:
             except KeyboardInterrupt:
                 self._connection.interrupt()
                 raise
+
+
+def _told_apart(names: Sequence[str]) -> list[str]:
+    """Return names of which no two are equal."""
+    found: list[str] = []
+    for name in names:
+        numbered = (f"{name}_{number}" for number in itertools.count(1))
+        free = (other for other in numbered if other not in names and other not in found)
+        found.append(next(free) if name in found else name)
+    return found
 
 
 def _small(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -18,6 +18,7 @@ from kudulite.errors import KuduliteError
 from kudulite.tools import (
     commands_look,
     commands_measure,
+    commands_sql,
     commands_table,
     commands_upkeep,
     commands_write,
@@ -65,6 +66,7 @@ PANELS = {
         commands_look.get,
         commands_measure.locate,
         commands_look.scan,
+        commands_sql.sql,
         commands_look.changes,
         commands_look.history,
         commands_write.load,

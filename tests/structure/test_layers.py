@@ -58,6 +58,10 @@ ALLOWED_DEPENDENCIES = {
     "kudulite.kudu.scanner": CORE_DEPENDENCIES | {"pandas"},
     "kudulite.client.pandas_frames": CORE_DEPENDENCIES | {"pandas"},
     "kudulite.client.native_scan": CORE_DEPENDENCIES | {"duckdb", "polars"},
+    "kudulite.client.client": CORE_DEPENDENCIES | {"duckdb"},  # in signatures only
+    "kudulite.client.sql": CORE_DEPENDENCIES | {"duckdb", "polars"},
+    "kudulite.client.sql_query": CORE_DEPENDENCIES | {"duckdb"},  # in signatures only
+    "kudulite.client.sql_views": CORE_DEPENDENCIES | {"duckdb"},  # in signatures only
     "kudulite.client.table": CORE_DEPENDENCIES | {"duckdb", "polars"},  # in signatures only
     "kudulite.storage.object_errors": CORE_DEPENDENCIES | {"obstore"},
     "kudulite.storage.object_reader": CORE_DEPENDENCIES | {"obstore"},
