@@ -51,6 +51,7 @@ if typing.TYPE_CHECKING:
     from kudulite.client.mutation_buffer import PendingError
     from kudulite.client.row_operations import WriteOperation
     from kudulite.client.session import Session, SessionCounters
+    from kudulite.client.sql import SqlResult
     from kudulite.client.table import Table
     from kudulite.client.table_alterer import ColumnSpec, TableAlterer
     from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Rows, Where, WriteOptions
@@ -131,6 +132,7 @@ _NAMES_OF = {
     "kudulite.client.row_operations": ("WriteOperation",),
     "kudulite.reads.scan": ("Changes",),
     "kudulite.client.session": ("Session", "SessionCounters"),
+    "kudulite.client.sql": ("SqlResult",),
     "kudulite.client.table": ("Table",),
     "kudulite.client.table_alterer": ("ColumnSpec", "TableAlterer"),
     "kudulite.reads.tokens": ("ChangeToken", "RowSetToken", "ScanToken", "Token", "pack_tokens"),
@@ -298,6 +300,7 @@ __all__ = [
     "Session",
     "SessionCounters",
     "SoftDeletedTable",
+    "SqlResult",
     "StagedTask",
     "StorageError",
     "Table",

@@ -43,6 +43,8 @@ from kudulite.chain.folder import (
 from kudulite.chain.manifest import checked_comment, checked_owner
 from kudulite.chain.partitioning import Partitioning, partitioning_of
 from kudulite.client.session import Session
+from kudulite.client.sql import SqlResult, run_sql
+from kudulite.client.sql_views import make_views
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.client.write_plan import unknown_option
@@ -55,8 +57,8 @@ from kudulite.errors import (
     TableNotFoundError,
     UsageError,
 )
-from kudulite.model.aliases import Rows
-from kudulite.model.hybrid_time import physical_microseconds
+from kudulite.model.aliases import Moment, Rows
+from kudulite.model.hybrid_time import Timestamp, physical_microseconds
 from kudulite.model.new_schema import schema_from_arrow
 from kudulite.model.schema import Schema
 from kudulite.reads.row_sources import arrow_schema, opened
@@ -82,6 +84,9 @@ from kudulite.table.table_names import (
 )
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.maintenance_schedule import flush_below
+
+if TYPE_CHECKING:
+    import duckdb
 
 _CREATE_PARAMETERS = (
     "partitioning",
@@ -339,6 +344,16 @@ class Client:
             listed = ", ".join(name for name in found if not is_trash(name))
             raise UsageError(f"{place} is not empty, and so not removed: {listed}") from error
 
+    def _below(self, name: str) -> Client:
+        """Return the client of a directory in this one. Raises TableNotFoundError."""
+        place = self._directory(name)
+        if not self._environment.storage.is_root(place):
+            listed = ", ".join(self.list_directories()) or "none"
+            raise TableNotFoundError(
+                f"no directory {name!r} of tables in {self.root}; directories: {listed}"
+            )
+        return Client(place, self._environment)
+
     def _directory(self, name: str) -> Path:
         if not name or "/" in name or name in (".", ".."):
             raise UsageError(
@@ -389,6 +404,40 @@ class Client:
         with suppress(CorruptionError):  # each use of the table raises it
             store.chain.last_seen()
         return Table(store)
+
+    def sql(
+        self,
+        query: str,
+        at: Moment | None = None,
+        parameters: Sequence[object] | Mapping[str, object] | None = None,
+    ) -> SqlResult:
+        """Plan one SELECT over tables of this directory, which DuckDB runs.
+
+        Tables are named as they are called, `"directory"."name"` is one of a directory in this one,
+        and SQL does not tell apart the case of letters. All tables are read at one moment, now or
+        `at`, which is as in `Table.scan`. `parameters` are the values of `?`, `$1` or `$name` in
+        the query. WITH, VALUES, FROM, DESCRIBE, SHOW, SUMMARIZE and EXPLAIN are possible, too.
+
+        A query cannot write, or read other files, or change a setting. Raises UsageError for a
+        query that DuckDB refuses, NotSupportedError for one that writes and if DuckDB is not
+        installed, TableNotFoundError that lists the tables, TimestampError, CorruptionError.
+        """
+        return run_sql(self, query, at, parameters)
+
+    def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection, at: Moment | None = None
+    ) -> Timestamp | None:
+        """Make a temporary view of each table in a DuckDB connection; return their moment.
+
+        All views are of one moment. Views of the present do not grow old in silence: a query that
+        reads a table with a newer version fails, and says to make the views again. Views of a
+        moment `at` stay. DuckDB reads base files itself, for which the same holds as in
+        `Scan.to_duckdb`. A view of a table that cannot be read raises its error.
+
+        Cursors of the connection do not see the views. Raises UsageError where the connection has a
+        table or view of such a name, NotSupportedError if DuckDB is not installed.
+        """
+        return make_views(self, connection, at)
 
     def create_table(
         self,

@@ -121,6 +121,11 @@ def listing(store: TableStore) -> Manifest:
     return of_present(store, lambda found: found.memory.listing(found.manifest))
 
 
+def newest_commit(store: TableStore) -> int:
+    """Return the time of the newest version or commit. Raises as `present`."""
+    return of_present(store, lambda found: _newest_time(found.manifest, found.memory))
+
+
 def of_present(
     store: TableStore, of: Callable[[Present], Result], until: int = TIMESTAMP_MAX
 ) -> Result:

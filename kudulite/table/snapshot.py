@@ -24,6 +24,7 @@ writers out.
 """
 
 import errno
+from collections.abc import Sequence
 from typing import Any
 
 from kudulite.chain.manifest import Manifest, PartitionedTablets, TabletEntry
@@ -177,6 +178,24 @@ def choose_snapshot(
     if timestamp > now and not manifest.has_tablet_logs:
         _settle(store, timestamp)
     return timestamp
+
+
+def common_present(stores: Sequence[TableStore]) -> int:
+    """Return one settled moment of several tables, which shows all that each has acknowledged.
+
+    The latest of their presents; the others are settled up to it, whatever this machine's clock
+    says. Raises LockTimeoutError, StorageError.
+    """
+    side_by_side = stores[0].storage.side_by_side
+    found = side_by_side(present, stores)
+    latest = max(each.timestamp for each in found)
+    behind = [
+        store
+        for store, each in zip(stores, found, strict=True)
+        if each.timestamp < latest and not each.manifest.has_tablet_logs
+    ]
+    side_by_side(lambda store: _settle(store, latest), behind)
+    return latest
 
 
 def newest_change(store: TableStore) -> int:

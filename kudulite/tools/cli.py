@@ -22,7 +22,7 @@ from kudulite.errors import KuduliteError
 OTHER_WORDS = {
     **dict.fromkeys(("statistics", "stats", "stat", "info", "show", "status"), "describe TABLE"),
     **dict.fromkeys(("ls", "tables", "show-tables"), "list DIRECTORY"),
-    **dict.fromkeys(("select", "query", "cat", "read", "export", "head"), "scan TABLE"),
+    **dict.fromkeys(("cat", "read", "export", "head"), "scan TABLE"),
     **dict.fromkeys(("insert", "import", "write", "append"), "load TABLE FILE"),
     **dict.fromkeys(("merge", "update"), "upsert TABLE FILE"),
     **dict.fromkeys(("diff", "cdc"), "changes TABLE START"),
@@ -39,6 +39,7 @@ OTHER_WORDS = {
     **dict.fromkeys(("benchmark", "bench"), "loadgen TABLE"),
     **dict.fromkeys(("prometheus", "openmetrics"), "metrics DIRECTORY"),
     **dict.fromkeys(("definition", "ddl"), "schema TABLE"),
+    **dict.fromkeys(("select", "query"), 'sql DIRECTORY "SELECT …"'),
     "top": "watch TABLE",
 }
 
@@ -116,6 +117,7 @@ PANELS = {
             "Print the tablet that a primary key belongs to, and whether it has such a row."
         ),
         "commands_look.scan": "Print the rows of a table that meet a condition, at a moment.",
+        "commands_sql.sql": "Query the tables of a directory in SQL, with DuckDB; it only reads.",
         "commands_look.changes": (
             "Print what changed in a table between two moments, one change of each key."
         ),

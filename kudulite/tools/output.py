@@ -92,7 +92,7 @@ def _json_value(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, decimal.Decimal):
+    if isinstance(value, decimal.Decimal | datetime.time):
         return str(value)
     raise TypeError(f"{value!r} has no form in JSON")
 
