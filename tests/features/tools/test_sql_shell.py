@@ -37,7 +37,7 @@ def shell_output(root, text, monkeypatch, capsys):
 
 def test_a_statement_ends_with_a_semicolon_outside_of_texts(root, monkeypatch, capsys):
     """Not with one in a text or in a comment; the last one needs none."""
-    lines = "SELECT id FROM hosts -- a; b\nWHERE name = 'b;c';\n.tables\nSELECT 7 AS x"
+    lines = "SELECT id FROM hosts -- a;\nWHERE name = 'b;c';\n.tables\nSELECT 7 AS x"
     assert shell_output(root, lines, monkeypatch, capsys) == ['{"id": 2}', "hosts", '{"x": 7}']
 
 
