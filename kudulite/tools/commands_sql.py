@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import code
 import contextlib
-import itertools
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +36,7 @@ _COMMANDS = {
     ".quit": "end the shell, as Ctrl-D does",
 }
 # Characters that begin a new word for completion.
-_DELIMITERS = " \t\n.,;()=<>+-*/'\""
+_DELIMITERS = " \t\n,;()=<>+-*/'\""
 
 
 def sql(
@@ -158,13 +157,25 @@ class _Shell(code.InteractiveConsole):
                 readline.write_history_file(file)
 
     def complete(self, text: str, state: int) -> str | None:
-        """Return the `state`th word that begins with a text: a table, a column or a keyword."""
-        words = [*self._names(), *self._keywords, *(name.split()[0][1:] for name in _COMMANDS)]
-        found = dict.fromkeys(word for word in words if word.lower().startswith(text.lower()))
-        return next(itertools.islice(found, state, None), None)
+        """Return the `state`th word that begins with a text.
+
+        A command after a dot, else a table or a column, else a keyword.
+        """
+        owner, dot, start = text.rpartition(".")
+        if dot and not owner:
+            found = [name.split()[0] for name in _COMMANDS if name.startswith(text)]
+        else:
+            found = _beginning(start, self._names()) or _beginning(start, self._keywords)
+            found = [f"{owner}{dot}{word}" for word in found]
+        return found[state] if state < len(found) else None
 
     def _names(self) -> Iterator[str]:
         for name in self._client.list_tables():
             yield name
             with contextlib.suppress(KuduliteError):  # damaged, or deleted meanwhile
                 yield from self._client.table(name).columns
+
+
+def _beginning(start: str, words: Iterable[str]) -> list[str]:
+    found = (word for word in words if word.lower().startswith(start.lower()))
+    return list(dict.fromkeys(found))

@@ -103,6 +103,9 @@ def _look(run: Story, table: str) -> None:
     assert run.value("get", table, 3) == ROWS[3]
     assert run.value("locate", table, 3)
     assert sorted(row["k"] for row in run.lines("scan", table)) == [0, 1, 2, 3]
+    query = "SELECT count(*) AS n, max(v) AS v FROM t WHERE k > 1"
+    found = run.text("sql", table.rpartition("/")[0], query, "--format", "json")
+    assert json.loads(found) == {"n": 2, "v": "v3"}
     assert json.loads(run.text("schema", table))["table_name"] == "t"
     assert run.value("tags", table)[0]["tag"] == "start"
 
