@@ -46,7 +46,7 @@ def public_objects(folder: Path) -> list[Any]:
     limits = kudulite.NativeLimits(excluded_fraction_max=1, handed_bytes_max=0, decoded_bytes_max=0)
     plan = table.native_plan(where=[table["k"] < 50], limits=limits)
     objects = [client, spec, partitioning, table, table.schema, *table.schema.columns]
-    objects += [table["k"], table["k"] + 1]
+    objects += [table["k"], table["k"] + 1, client.sql("SELECT count(*) AS n FROM t")]
     objects += [
         result,
         result.timestamp,
