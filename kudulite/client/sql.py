@@ -36,7 +36,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kudulite import errors
-from kudulite.client.sql_query import NamedTables, TableName, named_tables, quoted
 from kudulite.client.table import Table
 from kudulite.errors import (
     KuduliteError,
@@ -50,6 +49,7 @@ from kudulite.model.aliases import Moment
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.values import python_rows
 from kudulite.reads.pandas_frames import frame_of
+from kudulite.reads.sql_query import NamedTables, TableName, named_tables, quoted
 from kudulite.shown.html import ROWS_SHOWN, html_rows
 from kudulite.table.present import present
 from kudulite.table.snapshot import common_present, moment_of

@@ -31,11 +31,11 @@ from kudulite.client.sql import (
     opened_tables,
     relation_or_error,
 )
-from kudulite.client.sql_query import quoted
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, UsageError
 from kudulite.model.aliases import Moment
 from kudulite.model.hybrid_time import Timestamp
+from kudulite.reads.sql_query import quoted
 from kudulite.table.present import newest_commit
 
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ ALLOWED_DEPENDENCIES = {
     "kudulite.client.table_frame": CORE_DEPENDENCIES | {"duckdb", "polars"},  # in signatures only
     "kudulite.client.client": CORE_DEPENDENCIES | {"duckdb"},  # in signatures only
     "kudulite.client.sql": CORE_DEPENDENCIES | {"duckdb", "polars"},
-    "kudulite.client.sql_query": CORE_DEPENDENCIES | {"duckdb"},  # in signatures only
+    "kudulite.reads.sql_query": CORE_DEPENDENCIES | {"duckdb"},  # in signatures only
     "kudulite.client.sql_views": CORE_DEPENDENCIES | {"duckdb"},  # in signatures only
     "kudulite.storage.object_errors": CORE_DEPENDENCIES | {"obstore"},
     "kudulite.storage.object_reader": CORE_DEPENDENCIES | {"obstore"},
