@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from kudulite.chain.partition import HashDimension, PartitionSchema, RangeWithHashSchema
 from kudulite.errors import OptionError, SchemaError
@@ -45,7 +45,7 @@ class RangePartition:
 
     def add_hash_partitions(
         self, column_names: str | Sequence[str], num_buckets: int, seed: int | None = None
-    ) -> RangePartition:
+    ) -> Self:
         """Add a hash dimension over key columns, with `num_buckets` buckets (at least 2)."""
         self.hash_dimensions.append(_hash_dimension(column_names, num_buckets, seed))
         return self
@@ -99,12 +99,12 @@ class Partitioning:
 
     def add_hash_partitions(
         self, column_names: str | Sequence[str], num_buckets: int, seed: int | None = None
-    ) -> Partitioning:
+    ) -> Self:
         """Add a hash dimension over key columns, with `num_buckets` buckets (at least 2)."""
         self._hash.append(_hash_dimension(column_names, num_buckets, seed))
         return self
 
-    def set_range_partition_columns(self, column_names: str | Sequence[str]) -> Partitioning:
+    def set_range_partition_columns(self, column_names: str | Sequence[str]) -> Self:
         """Set the key columns that range partitions are over."""
         names = [column_names] if isinstance(column_names, str) else list(column_names)
         self._range_columns = names
@@ -116,17 +116,17 @@ class Partitioning:
         upper_bound: Any = None,
         lower_bound_type: str = "inclusive",
         upper_bound_type: str = "exclusive",
-    ) -> Partitioning:
+    ) -> Self:
         """Add a range; a bound is a value, a tuple, or a dict by column, None is unbounded."""
         self._ranges.append((lower_bound, upper_bound, lower_bound_type, upper_bound_type))
         return self
 
-    def add_custom_range_partition(self, range_partition: RangePartition) -> Partitioning:
+    def add_custom_range_partition(self, range_partition: RangePartition) -> Self:
         """Add a range that has hash partitions of its own."""
         self._custom_ranges.append(checked_range(range_partition))
         return self
 
-    def add_range_partition_split(self, split_row: Any) -> Partitioning:
+    def add_range_partition_split(self, split_row: Any) -> Self:
         """Cut the range that `split_row` lies in at it; it belongs to the upper part.
 
         Not together with ranges that have hash partitions of their own.
@@ -153,17 +153,32 @@ class Partitioning:
         return PartitionSchema.build(schema, self._hash, self._range_columns, ranges)
 
 
+def _checked_builder(table: str, given: Any, *others: object) -> Partitioning:
+    """Return a builder. Raises SchemaError for what is none, and if there are others."""
+    if any(other is not None for other in others):
+        raise SchemaError(f"table {table!r}: give partitioning, or hash and range partitions")
+    if not isinstance(given, Partitioning):
+        raise SchemaError(
+            f"table {table!r}: partitioning is {given!r}, expected a kudulite.Partitioning;"
+            " for buckets write hash_partitions=[(['id'], 4)]"
+        )
+    return given
+
+
 def partitioning_of(
     table: str,
+    given: Partitioning | None,
     hash_partitions: Sequence[tuple[Sequence[str], int]] | None,
     range_partitions: Mapping[str, Any] | None,
 ) -> Partitioning:
-    """Return the builder of `create_table`'s plain arguments.
+    """Return the builder that is given, or that of `create_table`'s plain arguments.
 
     `hash_partitions` is a list of (columns, buckets) or (columns, buckets, seed);
     `range_partitions` is {"columns": […], "bounds": [[lower, upper], …]}, where a range with hash
     partitions of its own is [lower, upper, [(columns, buckets), …]].
     """
+    if given is not None:
+        return _checked_builder(table, given, hash_partitions, range_partitions)
     partitioning = Partitioning()
     if hash_partitions is not None:
         if not _are_hash_entries(hash_partitions):

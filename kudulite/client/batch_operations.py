@@ -65,6 +65,9 @@ CONDITION_OPTIONS = ("application_id", "application_version", "message")
 # How often a write by condition reads its rows, while other writers change them.
 ATTEMPTS_MAX = 10
 _PAUSE_SECONDS = 0.005
+_ALTERED = (
+    "the table was altered, or history that it needs was collected, each time; try again later"
+)
 Write = TypeVar("Write", bound=Callable[..., object])
 
 
@@ -168,20 +171,17 @@ class BatchOperations:
         gets the rows of then. Raises ConflictError after `attempts_max` calls, and as `update`. For
         what SQL can compute, `update(where=…, set=…)` is faster and is not in the way of others.
         """
-        for number in range(1, attempts_max + 1):
+        if attempts_max < 1:
+            raise OptionError(f"transform: attempts_max is {attempts_max}, expected at least 1")
+
+        def attempt(_is_settled: bool) -> WriteResult:
             scan = RowScan(self._store, ReadRequest.of(columns, where))
             rows = scan.to_arrow()
             options: WriteOptions = {"read_at": scan.timestamp, "message": message}
-            try:
-                return self._write(operation, change(rows), options)
-            except ConflictError as error:
-                if number == attempts_max:
-                    raise ConflictError(
-                        f"table {self._store.name!r}: transform was tried {number} times, and other"
-                        f" writers changed its rows each time; the last time: {error}"
-                    ) from error
-                time.sleep(random.uniform(0, number * _PAUSE_SECONDS))
-        raise OptionError(f"transform: attempts_max is {attempts_max}, expected at least 1")
+            return self._write(operation, change(rows), options)
+
+        why = "other writers changed its rows each time"
+        return self._until_unchanged("transform", attempt, why, attempts_max)
 
     @_with_write_options
     def update_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
@@ -443,24 +443,30 @@ class BatchOperations:
         """Return the result of a write that has nothing to change at a moment."""
         return WriteResult(timestamp=timestamp, version=self._store.newest().version)
 
-    def _until_unchanged(self, what: str, attempt: Callable[[bool], WriteResult]) -> WriteResult:
+    def _until_unchanged(
+        self,
+        what: str,
+        attempt: Callable[[bool], WriteResult],
+        why: str = _ALTERED,
+        attempts_max: int = ATTEMPTS_MAX,
+    ) -> WriteResult:
         """Return the first result of `attempt` that no other writer was in the way of.
 
-        All attempts but the first are on a version of one moment, and read rows that change
-        meanwhile again. That version costs a flush under all locks. Only an alteration, or history
-        that was collected, is in their way.
+        `attempt` is called with whether it is to be settled: on a version of one moment, with rows
+        that change meanwhile read again, which all attempts but the first are. That version costs a
+        flush under all locks. Only an alteration, or history that was collected, is in its way.
+        `why` says what was in the way each time.
         """
-        for number in range(1, ATTEMPTS_MAX):
+        for number in range(1, attempts_max):
             try:
                 return attempt(number > 1)
             except ConflictError:
-                time.sleep(number * _PAUSE_SECONDS)
+                time.sleep(random.uniform(0, number * _PAUSE_SECONDS))
         try:
             return attempt(True)
         except ConflictError as error:
             raise ConflictError(
-                f"table {self._store.name!r}: {what} was tried {ATTEMPTS_MAX} times, and the table"
-                " was altered, or history that it needs was collected, each time; try again later;"
+                f"table {self._store.name!r}: {what} was tried {attempts_max} times, and {why};"
                 f" the last time: {error}"
             ) from error
 

@@ -34,7 +34,6 @@ import pyarrow as pa
 
 from kudulite.chain.folder import (
     SoftDeletedTable,
-    check_has_no_lost_table,
     how_to_copy,
     how_to_recall,
     listed_versions,
@@ -179,17 +178,6 @@ def _checked_texts(
         )
     except SchemaError as error:
         raise SchemaError(f"table {table!r}: {error}") from error
-
-
-def _check_partitioning(table: str, partitioning: Any, *others: object) -> None:
-    """Raise SchemaError for what is no partitioning, and if there are others."""
-    if any(other is not None for other in others):
-        raise SchemaError(f"table {table!r}: give partitioning, or hash and range partitions")
-    if not isinstance(partitioning, Partitioning):
-        raise SchemaError(
-            f"table {table!r}: partitioning is {partitioning!r}, expected a kudulite.Partitioning;"
-            " for buckets write hash_partitions=[(['id'], 4)]"
-        )
 
 
 def open_table(
@@ -393,8 +381,7 @@ class Client:
         one is created under its name. Raises CorruptionError.
         """
         store = self._store(table_name)
-        if not store.chain.exists():
-            check_has_no_lost_table(store.storage, store.folder)
+        if not store.is_there():
             listed = ", ".join(self.list_tables()) or "none"
             advice = how_to_recall(store.storage, self.root, table_name)
             advice += how_to_copy(store.storage, self.root, table_name)
@@ -477,10 +464,7 @@ class Client:
         if schema is None:
             raise SchemaError(f"table {table_name!r}: give a schema, or data with its columns")
         schema = _schema_of(schema, primary_key, table_name)
-        if partitioning is None:
-            partitioning = partitioning_of(table_name, hash_partitions, range_partitions)
-        else:
-            _check_partitioning(table_name, partitioning, hash_partitions, range_partitions)
+        partitioning = partitioning_of(table_name, partitioning, hash_partitions, range_partitions)
         owner, comment = _checked_texts(table_name, owner, comment)
         try:
             if data is None:

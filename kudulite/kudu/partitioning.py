@@ -54,11 +54,6 @@ class Partitioning(engine.Partitioning):
     A bound is a PartialRow, a dict of range columns, or the values of the schema's first columns.
     """
 
-    def set_range_partition_columns(self, column_names: str | Sequence[str]) -> Partitioning:
-        """Set the key columns that range partitions are over."""
-        super().set_range_partition_columns(column_names)
-        return self
-
     def add_range_partition(
         self,
         lower_bound: Any = None,

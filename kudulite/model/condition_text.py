@@ -19,7 +19,8 @@ time zone to a Python source.)
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
@@ -38,7 +39,7 @@ from kudulite.model.schema import Column, Schema
 # The value of a literal.
 Literal = bool | int | float | Decimal | str | bytes | date
 
-SPARK = Dialect.get_or_raise("spark")
+_SPARK = Dialect.get_or_raise("spark")
 
 ALLOWED = (
     "possible, joined by AND, OR and NOT: column = != <=> < <= > >= literal, BETWEEN, IN (…),"
@@ -70,27 +71,39 @@ def parse_condition(text: str, schema: Schema, parameters: Sequence[Any] = ()) -
     OptionError quotes the part that is not possible; ColumnNotFoundError lists the columns, and
     SchemaError says that a name is ambiguous.
     """
+    with errors_of_sql(text, "condition", "condition", ALLOWED):
+        tree = parsed_sql(_filled(text, parameters))
+        if tree is not None:
+            return _Translator(schema).condition(tree)
+    raise OptionError(f"condition {text!r} is not one condition; {ALLOWED}")
+
+
+def parsed_sql(text: str) -> exp.Expression | None:
+    """Return the syntax tree of one condition or value; None for several. Raises SqlglotError."""
+    statements = _SPARK.parse_into(exp.Condition, _joined_quotes(text))
+    return cast("exp.Expression | None", statements[0]) if len(statements) == 1 else None
+
+
+@contextmanager
+def errors_of_sql(text: str, name: str, noun: str, allowed: str) -> Iterator[None]:
+    """Raise OptionError for text that is not SQL; `name` and `noun` say what it is in messages."""
     try:
-        filled = _filled(text, parameters)
-        statements = SPARK.parse_into(exp.Condition, joined_quotes(filled))
-        if len(statements) == 1 and statements[0] is not None:
-            return _Translator(schema).condition(cast(exp.Expression, statements[0]))
+        yield
     except SqlglotError as error:
         raise OptionError(
-            f"condition {text!r} is not SQL: {plain_message(error)}; {ALLOWED}"
+            f"{name} {text!r} is not SQL: {_plain_message(error)}; {allowed}"
         ) from error
     except InvalidOperation as error:  # sqlglot reads some numbers itself
         raise OptionError(
-            f"condition {text!r} is not SQL: a number in it cannot be read; {ALLOWED}"
+            f"{name} {text!r} is not SQL: a number in it cannot be read; {allowed}"
         ) from error
     except RecursionError:
-        raise OptionError("condition: parentheses and NOT are nested too deeply") from None
-    raise OptionError(f"condition {text!r} is not one condition; {ALLOWED}")
+        raise OptionError(f"{noun}: parentheses and NOT are nested too deeply") from None
 
 
 def _filled(text: str, parameters: Sequence[Any]) -> str:
     """Write each parameter in the place of its `?`. Raises OptionError for another number."""
-    places = [each for each in SPARK.tokenize(text) if each.token_type == TokenType.PLACEHOLDER]
+    places = [each for each in _SPARK.tokenize(text) if each.token_type == TokenType.PLACEHOLDER]
     if len(places) != len(parameters):
         raise OptionError(
             f"condition {text!r} has {len(places)} parameters ?, and {len(parameters)} values were"
@@ -101,7 +114,7 @@ def _filled(text: str, parameters: Sequence[Any]) -> str:
     return text
 
 
-def plain_message(error: SqlglotError) -> str:
+def _plain_message(error: SqlglotError) -> str:
     """Return the error and its column, without the terminal colours of sqlglot's message."""
     details = getattr(error, "errors", None)
     if not details:
@@ -111,9 +124,9 @@ def plain_message(error: SqlglotError) -> str:
     return f"{found} at column {details[0]['col']}"
 
 
-def joined_quotes(text: str) -> str:
+def _joined_quotes(text: str) -> str:
     """Write `'it''s'` as `'it\\'s'`: one literal to Spark, two neighbours to sqlglot."""
-    tokens = SPARK.tokenize(text)
+    tokens = _SPARK.tokenize(text)
     for left, right in reversed(list(pairwise(tokens))):
         is_pair = left.token_type == right.token_type == TokenType.STRING
         if is_pair and right.start == left.end + 1 and text[left.end] == "'" == text[right.start]:
@@ -128,8 +141,14 @@ def bare(node: exp.Expression) -> exp.Expression:
     return node
 
 
-def _refusal(node: exp.Expression, why: str = "is not supported") -> OptionError:
-    return OptionError(f"condition: {node.sql(dialect='spark')!r} {why}; {ALLOWED}")
+def refusal(
+    node: exp.Expression,
+    why: str = "is not supported",
+    noun: str = "condition",
+    allowed: str = ALLOWED,
+) -> OptionError:
+    """Return the error for a part of a text that is not possible."""
+    return OptionError(f"{noun}: {node.sql(dialect='spark')!r} {why}; {allowed}")
 
 
 def find_column(name: str, schema: Schema, what: str, part: exp.Expression) -> Column:
@@ -162,7 +181,7 @@ class _Translator:
     def condition(self, node: exp.Expression) -> Condition:
         node = bare(node)
         if any(found and name not in _KNOWN_ARGUMENTS for name, found in node.args.items()):
-            raise _refusal(node)
+            raise refusal(node)
         # Depending on its version, sqlglot marks a test as negated or puts NOT around it.
         return ~self._test(node) if node.args.get("negate") else self._test(node)
 
@@ -185,7 +204,7 @@ class _Translator:
             return self._prefix(node)
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
             return Predicate(self._column(node.this, node).name, "is_null")
-        raise _refusal(node)
+        raise refusal(node)
 
     def _comparison(self, node: exp.Expression) -> Condition:
         operator = _OPERATORS[type(node)]
@@ -214,29 +233,29 @@ class _Translator:
         column = self._column(node.this, node)
         text = self._literal(node.expression, column, node)
         if not isinstance(text, str) or column.type.name not in ("string", "varchar"):
-            raise _refusal(node)
+            raise refusal(node)
         if isinstance(node, exp.StartsWith):
             return Predicate(column.name, "starts_with", text)
         matched = re.fullmatch(r"((?:[^%_\\]|\\[%_\\])*)(%*)", text, re.DOTALL)
         if matched is None:
-            raise _refusal(node, "is more than a prefix")
+            raise refusal(node, "is more than a prefix")
         prefix = re.sub(r"\\(.)", r"\1", matched.group(1), flags=re.DOTALL)
         return Predicate(column.name, "starts_with" if matched.group(2) else "=", prefix)
 
     def _column(self, node: exp.Expression, part: exp.Expression) -> Column:
         node = bare(node)
         if not isinstance(node, exp.Column) or node.table:
-            raise _refusal(part)
+            raise refusal(part)
         return find_column(node.name, self._schema, "condition", part)
 
     def _literal(self, node: exp.Expression, column: Column, part: exp.Expression) -> Literal:
         if isinstance(bare(node), exp.Null):
-            raise _refusal(part, "is never true; use IS NULL")
+            raise refusal(part, "is never true; use IS NULL")
         try:
             return _fitted(literal_value(node), column)
         except (TypeError, ValueError, OverflowError, ZoneInfoNotFoundError) as error:
             why = f"cannot be used on column {column.name!r} of type {column.type}: {error}"
-            raise _refusal(part, why) from error
+            raise refusal(part, why) from error
 
 
 def literal_value(node: exp.Expression) -> Literal:

@@ -21,24 +21,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from functools import reduce
-from typing import Any, cast
+from functools import partial, reduce
+from typing import Any
 from zoneinfo import ZoneInfoNotFoundError
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from kudulite.errors import OptionError, SchemaError
 from kudulite.model.condition_text import (
-    SPARK,
     bare,
+    errors_of_sql,
     find_column,
-    joined_quotes,
     literal_value,
-    plain_message,
+    parsed_sql,
+    refusal,
 )
 from kudulite.model.schema import Column, Schema
 
@@ -49,6 +48,7 @@ ALLOWED = (
     " ABS, CEIL, COALESCE, CONCAT, CURRENT_DATE, CURRENT_TIMESTAMP, FLOOR, GREATEST, LEAST, LENGTH,"
     " LOWER, NULLIF, REPLACE, ROUND, SUBSTRING, TRIM, UPPER"
 )
+_refusal = partial(refusal, noun="set", allowed=ALLOWED)
 _MICROSECONDS = {"MICROSECOND": 1, "MILLISECOND": 1_000, "SECOND": 1_000_000}
 _MICROSECONDS |= {"MINUTE": 60_000_000, "HOUR": 3_600_000_000, "DAY": 86_400_000_000}
 _MICROSECONDS["WEEK"] = 7 * _MICROSECONDS["DAY"]
@@ -115,15 +115,10 @@ def parse_cell(text: str, column: Column, schema: Schema) -> ComputedCell:
     Raises OptionError for what is not possible, quoting the part, ColumnNotFoundError, and
     SchemaError for a name that is ambiguous.
     """
-    try:
-        [node] = SPARK.parse_into(exp.Condition, joined_quotes(text))
-    except SqlglotError as error:
-        raise OptionError(f"set: {text!r} is not SQL: {plain_message(error)}; {ALLOWED}") from error
-    except (ValueError, ArithmeticError, RecursionError) as error:
-        raise OptionError(f"set: {text!r} is not one expression; {ALLOWED}") from error
-    if node is None:
+    with errors_of_sql(text, "set:", "set", ALLOWED):
+        tree = parsed_sql(text)
+    if tree is None:
         raise OptionError(f"set: {text!r} is not one expression; {ALLOWED}")
-    tree = cast(exp.Expression, node)
     names: dict[str, Column] = {}
     for found in tree.find_all(exp.Expression):
         _check_is_known(found)
@@ -155,10 +150,6 @@ def _check_is_known(node: exp.Expression) -> None:
     other = {name for name, found in node.args.items() if found} - _ARGUMENTS - _SAFE
     if not is_known or (other and not isinstance(node, exp.Column)):
         raise _refusal(node)
-
-
-def _refusal(node: exp.Expression, why: str = "is not supported") -> OptionError:
-    return OptionError(f"set: {node.sql(dialect='spark')!r} {why}; {ALLOWED}")
 
 
 class _Evaluator:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import functools
 import html
 import importlib
-import multiprocessing
 import shutil
 import sys
 import threading
@@ -152,7 +151,9 @@ class Notebook:
 
 def _place() -> Terminal | Notebook | None:
     """Return where a call that begins now is shown, if it is."""
-    if multiprocessing.parent_process() is not None:
+    # A process that multiprocessing has started has imported it.
+    processes = sys.modules.get("multiprocessing")
+    if processes is not None and processes.parent_process() is not None:
         return None
     if "ipykernel" in sys.modules and "IPython" in sys.modules:
         return Notebook()

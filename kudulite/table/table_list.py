@@ -15,7 +15,7 @@ import errno
 from contextlib import suppress
 from pathlib import Path
 
-from kudulite.chain.folder import check_has_no_lost_table, is_refused
+from kudulite.chain.folder import is_refused
 from kudulite.errors import CorruptionError, SchemaError, StorageError
 from kudulite.table.environment import Environment
 from kudulite.table.table_names import table_folder
@@ -46,9 +46,7 @@ def list_tables(
         with suppress(SchemaError):  # no table can have the name
             store = TableStore(table_folder(root, place.name), environment)
             try:
-                is_table = store.chain.exists()
-                if not is_table:
-                    check_has_no_lost_table(storage, place)
+                is_table = store.is_there()
             except (CorruptionError, StorageError) as error:
                 if isinstance(error, StorageError) and not is_refused(error):
                     raise

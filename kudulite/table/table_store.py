@@ -338,6 +338,13 @@ class TableStore:
                     raise
         return self._create(schema, partition, owner, comment)
 
+    def is_there(self) -> bool:
+        """Whether the folder holds a table. Raises CorruptionError if it has lost its manifest."""
+        if self.chain.exists():
+            return True
+        check_has_no_lost_table(self.storage, self.folder)
+        return False
+
     def make_folders(self) -> None:
         """Make the folders of a new table; the caller makes their names durable."""
         place = self.storage.new_place(self.folder)
@@ -350,9 +357,8 @@ class TableStore:
     def _create(
         self, schema: Schema, partition: PartitionSchema, owner: str | None, comment: str | None
     ) -> Manifest:
-        if self.chain.exists():
+        if self.is_there():
             raise TableExistsError(f"table {self.name!r} exists already at {self.folder}")
-        check_has_no_lost_table(self.storage, self.folder)
         self.make_folders()
         self.log.create()
         entries = tuple(self.create_tablet(place) for place in partition.tablets())

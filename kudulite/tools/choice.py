@@ -22,7 +22,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import kudulite
-from kudulite.chain.folder import check_has_no_lost_table
 from kudulite.errors import (
     CorruptionError,
     KuduliteError,
@@ -134,14 +133,10 @@ def _listed(names: Sequence[str]) -> str:
 
 def _is_table(address: str) -> bool:
     place = address_of(address)
-    environment = environment_of(place)
-    if TableStore(place.path, environment).chain.exists():
-        return True
     try:
-        check_has_no_lost_table(environment.storage, place.path)
+        return TableStore(place.path, environment_of(place)).is_there()
     except CorruptionError:
         return True
-    return False
 
 
 def tables_in(root: str) -> list[str]:

@@ -37,6 +37,7 @@ from kudulite.tools.outcomes import (
     end_with,
     figure_outcomes,
     outcomes_here,
+    print_outcome_rows,
 )
 from kudulite.tools.output import AsJson, TablePaths, is_table, print_json, print_rows
 from kudulite.upkeep.assessment import Level, assess, worst
@@ -87,10 +88,7 @@ def list_tables(
         print_json([_form(outcome, long, backups is not None) for outcome in outcomes])
     else:
         rows = [_row(outcome, long, backups is not None) for outcome in outcomes]
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        marked = {number for number, outcome in enumerate(outcomes) if outcome.is_bad}
-        cells = [[row.get(name) for name in names] for row in rows]
-        print_rows(names, cells, thousands=True, marked=marked)
+        print_outcome_rows(outcomes, rows)
     end_with(outcomes)
 
 

@@ -246,18 +246,22 @@ def print_outcomes(
     if as_json:
         print_json([_form(noun, name, outcome, form) for name, outcome in pairs])
     else:
-        found = [{} if o.result is None else columns(o.result) for o in outcomes]
-        names = list(dict.fromkeys(name for row in found for name in row))
-        print_rows(
-            [noun, "state", "seconds", *names],
+        print_outcome_rows(
+            outcomes,
             [
-                [name, str(outcome.state), outcome.seconds, *map(row.get, names)]
-                for (name, outcome), row in zip(pairs, found, strict=True)
+                {noun: name, "state": str(outcome.state), "seconds": outcome.seconds}
+                | ({} if outcome.result is None else dict(columns(outcome.result)))
+                for name, outcome in pairs
             ],
-            thousands=True,
-            marked={number for number, outcome in enumerate(outcomes) if outcome.is_bad},
         )
     end_with(outcomes)
+
+
+def print_outcome_rows(outcomes: Sequence[Outcome], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print a row for each outcome, with the columns that any row has; bad ones are red."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    marked = {number for number, outcome in enumerate(outcomes) if outcome.is_bad}
+    print_rows(names, [[*map(row.get, names)] for row in rows], thousands=True, marked=marked)
 
 
 def end_with(outcomes: Sequence[Outcome]) -> None:

@@ -113,10 +113,8 @@ def collect_garbage(
     store.metrics.garbage_files_removed += file_count
     store.metrics.garbage_bytes_removed += byte_count
     if removed:
-        seconds, more = (
-            time.perf_counter() - begin,
-            f"removed {file_count} files, {byte_count} bytes",
-        )
+        seconds = time.perf_counter() - begin
+        more = f"removed {file_count} files, {byte_count} bytes"
         store.log_operation("garbage collection", ids, seconds, byte_count, more)
     return GarbageResult(len(ended), version_count, file_count, byte_count)
 

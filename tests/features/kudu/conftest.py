@@ -1,4 +1,4 @@
-"""What the tests of kudu-python's behaviours share."""
+"""A client of kudulite.kudu for the tests of kudu-python's behaviours."""
 
 import pytest
 

@@ -29,7 +29,7 @@ def test_a_query_is_printed_in_each_format(root, tmp_path):
 
 
 def shell_output(root, text, monkeypatch, capsys):
-    """What the shell prints for an input that is no terminal."""
+    """Return the output of the shell for an input that is no terminal."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     commands_sql.sql(str(root), row_format=RowFormat.JSON)
     return capsys.readouterr().out.splitlines()
