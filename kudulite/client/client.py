@@ -50,6 +50,7 @@ from kudulite.client.write_plan import unknown_option
 from kudulite.errors import (
     ConflictError,
     CorruptionError,
+    KuduliteError,
     SchemaError,
     StorageError,
     TableExistsError,
@@ -367,10 +368,13 @@ class Client:
 
     def _repr_html_(self) -> str:
         """Return the tables as an HTML table, for notebooks."""
-        rows = []
+        rows: list[tuple[object, ...]] = []
         for name in self.list_tables():
-            table = self.table(name)
-            rows.append((name, *table.shape, table.comment))
+            try:
+                table = self.table(name)
+                rows.append((name, *table.shape, table.comment))
+            except KuduliteError as error:  # damaged, or deleted meanwhile
+                rows.append((name, None, None, str(error)))
         title = html_title(f"kudulite client of {self.root}")
         return title + html_table(("table", "rows", "columns", "comment"), rows)
 

@@ -128,3 +128,13 @@ def test_a_client_is_a_mapping_of_names(core, table):
     with pytest.raises(kudulite.errors.TableNotFoundError, match="tables: t"):
         client["other"]
     assert ">t<" in client._repr_html_() and ">40<" in client._repr_html_()
+
+
+def test_a_notebook_shows_a_damaged_table_beside_the_others(tmp_path):
+    client = kudulite.connect(tmp_path, background_maintenance=False)
+    for name in ("bad", "good"):
+        client.create_table(name, SCHEMA, primary_key="id")
+    for file in (tmp_path / "bad" / "manifest").glob("*.json"):
+        file.write_bytes(b"{}")
+    shown = kudulite.connect(tmp_path)._repr_html_()
+    assert ">good<" in shown and ">bad<" in shown and "manifest" in shown
