@@ -18,8 +18,8 @@ columns present. A write that was prepared before columns were added can still b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructField, StructType
@@ -27,7 +27,6 @@ from pyspark.sql.types import StructField, StructType
 import kudulite
 from kudulite.errors import (
     ColumnNotFoundError,
-    NotSupportedError,
     OptionError,
     SchemaError,
     TableExistsError,
@@ -49,7 +48,7 @@ from kudulite_spark.types import (
 from kudulite_spark.writer import PlannedWrite
 
 if TYPE_CHECKING:
-    from kudulite import Column, ColumnType, Partitioning, Schema, Table
+    from kudulite import Partitioning, Schema, Table
 
 _OVERWRITE_OPERATIONS = ("insert", "insert_ignore", "upsert", "upsert_ignore")
 
@@ -79,7 +78,7 @@ def plan_write(
     columns = written_columns(table, path, options, struct)
     if options.schema_evolution:
         stored = [f for f in struct if f.name in columns and f.name != options.operation_column]
-        table = evolved_table(path, stored, options.storage_options)
+        table.extend_schema(columns_to_store(table.schema, path, stored))
         columns = written_columns(table, path, options, struct)
     operation_column, ordering_column = options.operation_column, options.ordering_column
     # The application of a stream has a version for each batch, which comes later.
@@ -323,42 +322,13 @@ def _check_unique(path: str, names: Sequence[str]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Evolution:
-    """The changes to a table that some fields need: new columns (type, comment), wider types."""
+def columns_to_store(
+    schema: Schema, path: str, fields: Sequence[StructField]
+) -> list[kudulite.Column]:
+    """Return the columns that a table of this schema needs to store `fields`, under its names.
 
-    added: dict[str, tuple[ColumnType, str]] = field(default_factory=dict)
-    widened: dict[str, ColumnType] = field(default_factory=dict)
-
-
-def evolved_table(
-    path: str, fields: Sequence[StructField], storage_options: Mapping[str, str] | None = None
-) -> Table:
-    """Return the table at `path`, altered if needed, so that it can store `fields`.
-
-    Raises LockTimeoutError, and SchemaError for a Spark type that no column can have."""
-    table = kudulite.open_table(path, storage_options=storage_options)
-    while True:
-        schema = table.schema
-        evolution = needed_evolution(schema, path, fields)
-        if evolution == Evolution():
-            return table
-        alterer = catalog_of(path, storage_options)[0].new_table_alterer(table)
-        for name, (added, comment) in evolution.added.items():
-            alterer.add_column(name, added, nullable=True).comment(comment)
-        for name, wider in evolution.widened.items():
-            alterer.alter_column(name).type(wider)
-        try:
-            return alterer.alter()
-        except (SchemaError, NotSupportedError):
-            # Another write may have made the same change: look again.
-            if table.schema == schema:
-                raise
-
-
-def needed_evolution(schema: Schema, path: str, fields: Sequence[StructField]) -> Evolution:
-    """Return the changes that a table of this schema needs to store `fields`."""
-    evolution = Evolution()
+    Raises SchemaError for a Spark type that no column can have."""
+    columns = []
     for given in fields:
         name = find_name(given.name, schema.names, f"table {path!r}")
         try:
@@ -367,15 +337,5 @@ def needed_evolution(schema: Schema, path: str, fields: Sequence[StructField]) -
             if name is not None:
                 continue  # the write checks whether its values can be stored
             raise SchemaError(f"table {path!r}: schemaEvolution cannot add {error}") from error
-        if name is None:
-            evolution.added[given.name] = (wanted, column_comment(given))
-        elif name not in schema.key_names and _is_wider(wanted, schema.column(name)):
-            evolution.widened[name] = wanted
-    return evolution
-
-
-def _is_wider(wanted: ColumnType, column: Column) -> bool:
-    # A plain STRING has no length: every expression of a VARCHAR is one.
-    if wanted == column.type or wanted.name == "string":
-        return False
-    return column.type.can_widen_to(wanted)
+        columns.append(kudulite.column(name or given.name, wanted, comment=column_comment(given)))
+    return columns

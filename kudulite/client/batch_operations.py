@@ -18,7 +18,7 @@ import itertools
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from inspect import getdoc
 from typing import Any, Never, TypeVar, Unpack, overload
@@ -39,14 +39,15 @@ from kudulite.client.computed_rows import (
     with_cells,
 )
 from kudulite.client.row_operations import RowLayout
+from kudulite.client.schema_evolution import columns_to_store, extend_schema
 from kudulite.client.write_plan import WritePlan, check_flags, check_options
 from kudulite.errors import ColumnNotFoundError, ConflictError, OptionError, SchemaError
 from kudulite.model.aliases import Columns, Moment, Rows, Where, WriteOptions
 from kudulite.model.cell import Cell, ConstantCell, computed_cell
 from kudulite.model.expression import Arithmetic
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.model.schema import Schema
-from kudulite.reads.row_sources import arrow_batches
+from kudulite.model.schema import Column, Schema
+from kudulite.reads.row_sources import arrow_batches, arrow_schema, read_once
 from kudulite.reads.scan import Changes, RowScan
 from kudulite.shown.progress import Progress
 from kudulite.storage.new_files import NewFiles
@@ -240,6 +241,7 @@ class BatchOperations:
         read_at: Moment | None = None,
         message: str | None = None,
         unchanged: str | None = None,
+        schema_evolution: bool = False,
         **unknown: Never,
     ) -> WriteResult:
         """Apply a mixed batch, e.g. of change capture, in one commit.
@@ -248,6 +250,7 @@ class BatchOperations:
         unless there is an `ordering_column`.
         """
         check_options(self._store.name, unknown)
+        data = self._evolved(data, schema_evolution, {operation_column})
         names, batches = arrow_batches(data, self._store.newest().schema, self._store.name)
         return self._run(
             batches,
@@ -391,12 +394,46 @@ class BatchOperations:
     def _write(self, operation: str, data: Rows, options: WriteOptions) -> WriteResult:
         check_options(self._store.name, options)
         check_flags(self._store.name, ignore_null=options.get("ignore_null", False))
+        is_evolving = options.pop("schema_evolution", False)
+        if is_evolving and operation.startswith("delete"):
+            raise OptionError(
+                f"table {self._store.name!r}: schema_evolution is for columns that a write sets,"
+                " and a delete sets none"
+            )
+        data = self._evolved(data, is_evolving)
         schema = self._store.newest().schema
         if isinstance(data, list | tuple) and not data and operation.startswith("update"):
             data = schema.arrow_schema().empty_table()  # no row names a column to set
         names, batches = arrow_batches(data, schema, self._store.name)
         total = sum(batch.num_rows for batch in batches) if isinstance(batches, list) else None
         return self._run(batches, total, operation=operation, columns=names, **options)
+
+    def _evolved(self, data: Rows, is_asked: bool, others: Collection[str] = ()) -> Rows:
+        """Return rows to write, after the table has got the columns that it lacks for them.
+
+        `others` are no columns of the table. Raises OptionError, SchemaError.
+        """
+        check_flags(self._store.name, schema_evolution=is_asked)
+        if not is_asked:
+            return data
+        name, schema = self._store.name, self._store.newest().schema
+        data, has_types = read_once(data, name)
+        fields = pa.schema([f for f in arrow_schema(data, name) if f.name not in others])
+        extend_schema(self._store, columns_to_store(fields, schema, name, has_types=has_types))
+        return data
+
+    def extend_schema(self, columns: pa.Schema | Sequence[Column]) -> None:
+        """Add the columns that the table lacks, nullable, and widen types, in one alteration.
+
+        So it can store rows of these columns. The `columns` are those of an Arrow schema, or made
+        by `kudulite.column`. Nothing is done if the table has all of them; nothing is dropped,
+        renamed or narrowed, and the key stays. `schema_evolution=True` of a write does this first.
+        Raises SchemaError, LockTimeoutError, StorageError.
+        """
+        if isinstance(columns, pa.Schema):
+            name, schema = self._store.name, self._store.newest().schema
+            columns = columns_to_store(columns, schema, name, has_types=True)
+        extend_schema(self._store, columns)
 
     def _check_no_condition(self, operation: str, **given: object) -> None:
         for name, value in given.items():

@@ -249,6 +249,7 @@ class Table(TableFrame, BatchOperations, RowOperations):
         limit: int | None = None,
         *,
         version: int | None = None,
+        order_by: Columns = (),
     ) -> Scan:
         """Plan a scan at one moment: now, or `at` (datetime with a zone, ISO text, HybridTime).
 
@@ -257,12 +258,16 @@ class Table(TableFrame, BatchOperations, RowOperations):
         the names and types that they had; see `schema_at`. `where` is SQL text
         ("city = 'Rome' OR v != 1"), a condition ((table["v"] > 3) | (table["v"] == None)), a tuple
         (("v", ">", 3)), or several of them that must all hold. `ordered` gives key order over all
-        tablets. Raises OptionError, ColumnNotFoundError, SchemaError, and TimestampError for a
-        moment without a zone, before the creation of the table or the AHM, or ahead of the clock.
-        NotFoundError for a version that is not listed.
+        tablets. `order_by` sorts by columns, SQL text ("v DESC, city"; NULL is the lowest value) or
+        several; the rows are in memory then, with a `limit` no more than these. Raises OptionError,
+        ColumnNotFoundError, SchemaError, NotFoundError for a version that is not listed, and
+        TimestampError for a moment without a zone, before the creation of the table or the AHM, or
+        ahead of the clock.
         """
         at = moment_or_version(self._store, at, version)
-        request = ReadRequest.of(columns, where, at=at, ordered=ordered, limit=limit)
+        request = ReadRequest.of(
+            columns, where, at=at, ordered=ordered, limit=limit, order_by=order_by
+        )
         return Scan(self._store, request)
 
     def head(self, n: int = ROWS_SHOWN) -> pa.Table:

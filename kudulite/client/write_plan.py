@@ -23,7 +23,7 @@ from kudulite.tablet.operation import Operation, WriteSpec, parse_operation
 WRITE_OPTIONS = tuple(sorted(WriteOptions.__annotations__))
 MESSAGE_BYTES_MAX = 500
 # Options of other stores, and the way here.
-_ADD_COLUMN = "columns are added by client.new_table_alterer(table).add_column(…)"
+_ADD_COLUMN = "schema_evolution=True adds the columns that the table lacks"
 _METHODS = "insert, upsert and overwrite are methods"
 _PARTITIONS = "partitions are given to create_table"
 _OTHER_WORDS = {

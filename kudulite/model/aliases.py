@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from os import PathLike
 from typing import Any, Protocol, TypedDict
 
 import numpy as np
@@ -37,7 +38,7 @@ Cell = bool | int | float | str | bytes | Decimal | date | datetime | np.generic
 # A primary key: its one value, a tuple or list of its values, or a dict by column.
 Key = Cell | Sequence[Any] | Mapping[str, Any]
 # Rows as whole batches: Arrow, whatever speaks Arrow, a dict of columns, or a list of dicts, where
-# each dict sets its own columns.
+# each dict sets its own columns; or the path of a file with rows, or several.
 Rows = (
     pa.Table
     | pa.RecordBatch
@@ -45,6 +46,9 @@ Rows = (
     | ArrowStream
     | Mapping[str, Any]
     | Sequence[Mapping[str, Any]]
+    | str
+    | PathLike[str]
+    | Sequence[str | PathLike[str]]
 )
 # Many primary keys: a list of them, or rows with the key columns.
 Keys = Sequence[Key] | Rows
@@ -81,6 +85,8 @@ class WriteOptions(TypedDict, total=False):
     unchanged=None            with "skip", cells and rows that are equal to those of the table, bit
                               for bit, are left out; WriteResult.unchanged counts the rows. With
                               `overwrite`, all other rows are changed or deleted
+    schema_evolution=False    whether columns that the table lacks are added first, and types
+                              widened; see `extend_schema`. They stay if the write fails
 
     With `ordering_column`, the row with the highest value wins, regardless of arrival order and
     also against the row in the table. Deletes are remembered for the retention period. Applying the
@@ -96,3 +102,4 @@ class WriteOptions(TypedDict, total=False):
     read_at: Moment | None
     message: str | None
     unchanged: str | None
+    schema_evolution: bool

@@ -46,6 +46,10 @@ ALLOWED = (
     " IS NULL, LIKE 'prefix%'"
 )
 
+ALLOWED_ORDER = (
+    "possible: columns separated by commas, each with ASC or DESC, NULLS FIRST or NULLS LAST"
+)
+
 _OPERATORS: dict[type[exp.Expression], str] = {
     exp.EQ: "=",
     exp.NEQ: "!=",
@@ -82,6 +86,23 @@ def parsed_sql(text: str) -> exp.Expression | None:
     """Return the syntax tree of one condition or value; None for several. Raises SqlglotError."""
     statements = _SPARK.parse_into(exp.Condition, _joined_quotes(text))
     return cast("exp.Expression | None", statements[0]) if len(statements) == 1 else None
+
+
+def parsed_order(text: str, schema: Schema) -> list[tuple[str, bool, bool]]:
+    """Return (column, whether it is descending, whether NULL comes first) of the parts of an order.
+
+    OptionError quotes the part that is not possible; ColumnNotFoundError lists the columns.
+    """
+    with errors_of_sql(f"ORDER BY {text}", "order", "order", ALLOWED_ORDER):
+        order = cast("exp.Order", _SPARK.parse_into(exp.Order, f"ORDER BY {text}")[0])
+    found = []
+    for part in order.expressions:
+        column = bare(part.this)
+        if not isinstance(column, exp.Column) or column.table:
+            raise refusal(part.this, noun="order", allowed=ALLOWED_ORDER)
+        name = find_column(column.name, schema, "order", part.this).name
+        found.append((name, bool(part.args.get("desc")), bool(part.args.get("nulls_first"))))
+    return found
 
 
 @contextmanager

@@ -110,7 +110,8 @@ class Scan(RowScan):
         """Return the files for an engine, and the reader of all other rows if there are any."""
         read = self._read.newest()
         request, columns = read.plan.request, read.columns
-        is_all = not (request.where or request.ordered or request.limit is not None)
+        has_order = request.ordered or request.order_by
+        is_all = not (request.where or has_order or request.limit is not None)
         if not is_all or not read.store.storage.has_paths:
             return (), self._read_columns
         plan = plan_native(

@@ -8,12 +8,14 @@ a Polars LazyFrame, a DeltaTable                    the same
 {"id": [1, 2], "v": [3, 4]}                         columns
 [{"id": 1, "v": 3}, …], {"id": 1, "v": 3}           rows, and one row
 a generator of dicts, or of Arrow batches           the same; dicts are collected first
+"rows.parquet", a Path, ["a.csv", "b.csv"]          files; see source_paths.py
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +29,7 @@ from kudulite.tablet.operation import mask_of
 ACCEPTED = (
     "a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or Polars DataFrame, anything else"
     " with __arrow_c_stream__, a dataset of pyarrow, a Polars LazyFrame, a DeltaTable, a dict of"
-    " columns, a list or generator of dicts, or one dict"
+    " columns, a list or generator of dicts, one dict, or the path of a file or several"
 )
 _ARROW = pa.Table | pa.RecordBatch | pa.RecordBatchReader
 
@@ -41,6 +43,11 @@ def arrow_batches(
     given as dicts take the table's types. Each dict sets its own columns: a column that only some
     have is null in the others, and is followed by its mask (see `mask_of`).
     """
+    if _are_paths(data):
+        # Imported here: the readers of CSV and JSON are not loaded where no file is read.
+        from kudulite.reads.source_paths import batches_of_paths
+
+        return batches_of_paths(data, schema, table)
     data = opened(data)
     if _is_pandas(data):
         data = _from_pandas(data, table)
@@ -62,6 +69,10 @@ def arrow_schema(data: Any, table: str) -> pa.Schema:
 
     Raises SchemaError for what is not tabular, and for a column of pandas with several types.
     """
+    if _are_paths(data):
+        from kudulite.reads.source_paths import schema_of_paths
+
+        return schema_of_paths(data, table)
     data = data if isinstance(data, Mapping) else opened(data)
     if isinstance(data, pa.Schema):
         return data
@@ -82,6 +93,24 @@ def arrow_schema(data: Any, table: str) -> pa.Schema:
         f"table {table!r}: cannot make columns from {type(data).__name__}; give a kudulite.Schema,"
         f" a pyarrow.Schema, or rows with the columns of the table: {ACCEPTED}"
     )
+
+
+def read_once(data: Any, table: str) -> tuple[Any, bool]:
+    """Return rows whose schema can be asked for before they are read, and if they have types.
+
+    Texts of files and values of Python have none: a number is as long as it happens to be.
+    """
+    if _are_paths(data):
+        some = data if isinstance(data, list | tuple) else [data]
+        return data, all(str(path).lower().endswith(".parquet") for path in some)
+    data = opened(data)
+    if _is_pandas(data):
+        return _from_pandas(data, table), True
+    if isinstance(data, _ARROW):
+        return data, True
+    if hasattr(data, "__arrow_c_stream__"):
+        return _from_stream(data, table), True
+    return data, False
 
 
 def opened(data: Any) -> Any:
@@ -120,6 +149,11 @@ def _collected(items: Iterator[Any]) -> Any:
         for b in ([each] if isinstance(each, pa.RecordBatch) else each.to_batches())
     )
     return pa.RecordBatchReader.from_batches(first.schema, batches)
+
+
+def _are_paths(data: Any) -> bool:
+    some = data if isinstance(data, list | tuple) else [data]
+    return bool(some) and all(isinstance(path, str | PathLike) for path in some)
 
 
 def _are_rows(data: Any) -> bool:

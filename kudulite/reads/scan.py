@@ -43,6 +43,7 @@ from kudulite.chain.manifest import TabletEntry
 from kudulite.errors import OptionError, OutOfMemoryError, StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import BoundPredicates
+from kudulite.model.row_order import sorted_batches
 from kudulite.model.schema import Column
 from kudulite.model.values import python_rows
 from kudulite.reads.pandas_frames import frame_of
@@ -55,7 +56,15 @@ from kudulite.storage.address import Address, parse_address
 from kudulite.storage.storage import Storage
 from kudulite.storage.storage_error import is_out_of_memory
 from kudulite.table.environment import environment_beside
-from kudulite.table.read_request import Read, ReadRequest, plan_changes, plan_rows
+from kudulite.table.read_request import (
+    Read,
+    ReadPlan,
+    ReadRequest,
+    plan_changes,
+    plan_rows,
+    read_of,
+    read_of_plan,
+)
 from kudulite.table.scan_plan import Spec, entries_to_diff, entries_to_scan, in_schema, open_tablets
 from kudulite.table.snapshot import tablet_at
 from kudulite.table.table_store import TableStore
@@ -74,6 +83,7 @@ READ_THREADS = min(8, pa.cpu_count())
 # A row group of `to_parquet` has at least as many rows; an iteration makes so many dicts at once.
 PARQUET_GROUP_ROWS = 1 << 17
 _DICTS_AT_ONCE = 1 << 10
+SORTED_BATCH_ROWS = 1 << 16
 # A scan with a limit reads so many blocks without reading ahead.
 LIMITED_BLOCKS = 4
 
@@ -85,6 +95,13 @@ class ArrowResult(ABC, Generic[Spec]):
 
     def __init__(self, read: Read[Spec]) -> None:
         self._read: Read[Spec] = read
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what is planned, with its moments: unpickled, it reads the same rows.
+
+        It has the storage options of the table, so keep it as secret as these.
+        """
+        return _unpickled, (type(self), self._read.plan)
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
@@ -182,6 +199,13 @@ class ArrowResult(ABC, Generic[Spec]):
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
 
+def _unpickled(kind: type[ArrowResult[Spec]], plan: ReadPlan[Spec]) -> ArrowResult[Spec]:
+    """Return the result of a pickle. Raises ConflictError, TimestampError."""
+    result = kind.__new__(kind)
+    result._read = read_of_plan(plan)
+    return result
+
+
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield the rows in tables of at least PARQUET_GROUP_ROWS, but for the last."""
     waiting: list[pa.RecordBatch] = []
@@ -233,6 +257,9 @@ class RowScan(ArrowResult[ScanSpec]):
         return self._read.newest().stream(self._batches, self._read.newest)
 
     def _batches(self, read: Read[ScanSpec]) -> Iterator[pa.RecordBatch]:
+        if read.plan.request.order_by:
+            yield from self._sorted_batches(read)
+            return
         schema = read.schema
         left = read.plan.request.limit
         for batch in row_batches(read, entries_to_scan(read.store, read.manifest, read.spec)):
@@ -244,6 +271,16 @@ class RowScan(ArrowResult[ScanSpec]):
                 yield in_schema(batch, schema)
             if left is not None and left <= 0:
                 return
+
+    def _sorted_batches(self, read: Read[ScanSpec]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in the order of columns, which are read beside those of the result."""
+        request, names = read.plan.request, read.schema.names
+        wanted = dict.fromkeys([*names, *(key.column for key in request.order_by)])
+        plan = replace(read.plan.of_columns(list(wanted), request.where))
+        unsorted = replace(plan, request=replace(plan.request, order_by=(), limit=None))
+        inner = read_of(read.store, read.manifest, unsorted)
+        rows = sorted_batches(self._batches(inner), inner.schema, request.order_by, request.limit)
+        yield from rows.select(names).to_batches(SORTED_BATCH_ROWS)
 
     def _known_count(self) -> int | None:
         request = self._read.plan.request

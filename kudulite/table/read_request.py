@@ -40,9 +40,12 @@ from kudulite.model.aliases import Columns, Moment, Where
 from kudulite.model.condition import Condition, conditions_of
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.model.predicate import bind_predicates, parsed
+from kudulite.model.row_order import OrderKey, parse_order
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
 from kudulite.storage.address import DIRECTORIES, StorageAddress
+from kudulite.storage.storage import as_path
+from kudulite.table.environment import environment_at
 from kudulite.table.scan_plan import (
     ColumnIds,
     Spec,
@@ -52,7 +55,8 @@ from kudulite.table.scan_plan import (
     schema_as_planned,
     with_planned_types,
 )
-from kudulite.table.snapshot import choose_snapshot
+from kudulite.table.snapshot import check_not_ancient, choose_snapshot
+from kudulite.table.table_names import replaced_table
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import CHANGE_COLUMNS, diff_schema
 
@@ -67,7 +71,7 @@ class ReadRequest:
     `columns` None means all, `at` None means now. `ordered` and `limit` are of rows, `start` and
     `images` of changes. `bounds` are encoded keys [lower, upper). Names mean the columns of the
     moment, or those of `schema`, which the table has or has had. Columns of it that were added
-    after the moment have their defaults.
+    after the moment have their defaults. `order_by` is as users give it, and parsed in a plan.
     """
 
     columns: tuple[str, ...] | None = None
@@ -76,6 +80,7 @@ class ReadRequest:
     start: Moment | None = None
     ordered: bool = False
     limit: int | None = None
+    order_by: tuple[str | OrderKey, ...] = ()
     bounds: KeyBounds = (None, None)
     images: str = "after"
     schema: Schema | None = None
@@ -89,6 +94,7 @@ class ReadRequest:
         start: Moment | None = None,
         ordered: bool = False,
         limit: int | None = None,
+        order_by: Columns = (),
         images: str = "after",
         schema: Schema | None = None,
     ) -> ReadRequest:
@@ -105,6 +111,7 @@ class ReadRequest:
             start=start,
             ordered=ordered,
             limit=limit,
+            order_by=(order_by,) if isinstance(order_by, str) else tuple(order_by),
             images=images,
             schema=schema,
         )
@@ -175,7 +182,8 @@ class RowPlan(ReadPlan[ScanSpec]):
 
     def bind(self, table: str, schema: Schema, then: Schema) -> ScanSpec:
         """Return the scan that every rowset is asked for."""
-        return replace(self.scan_spec(table, schema), limit=self.request.limit)
+        limit = None if self.request.order_by else self.request.limit
+        return replace(self.scan_spec(table, schema), limit=limit)
 
     def result_schema(self, spec: ScanSpec) -> pa.Schema:
         """Return the columns, without column ids."""
@@ -268,15 +276,34 @@ class Read(Generic[Spec]):
         if manifest is self.manifest:
             return self
         if manifest.table_id != self.plan.table_id:
-            raise ConflictError(
-                f"table {self.store.name!r} was deleted and created again after the read was"
-                " planned; read it again"
-            )
+            raise _other_table(self.store)
         if manifest.schema is self.manifest.schema and (
             manifest.schema_changes == self.manifest.schema_changes
         ):
             return replace(self, manifest=manifest)
         return read_of(self.store, manifest, self.plan)
+
+
+def _other_table(store: TableStore) -> ConflictError:
+    return ConflictError(
+        f"table {store.name!r} was deleted and created again after the read was planned; read it"
+        " again"
+    )
+
+
+def read_of_plan(plan: ReadPlan[Spec]) -> Read[Spec]:
+    """Bind a plan that another process may have made to the newest version of its table.
+
+    Raises ConflictError where the table was created again, TimestampError where the ancient history
+    mark has passed the plan.
+    """
+    store = TableStore(as_path(plan.folder), environment_at(plan.storage))
+    store = replaced_table(store, plan.table_id)
+    manifest = store.newest()
+    if manifest.table_id != plan.table_id:
+        raise _other_table(store)
+    check_not_ancient(store, manifest, plan.oldest)
+    return read_of(store, manifest, plan)
 
 
 def read_of(
@@ -301,6 +328,10 @@ def plan_rows(store: TableStore, request: ReadRequest) -> Read[ScanSpec]:
     """
     if request.limit is not None and request.limit < 0:
         raise OptionError(f"table {store.name!r}: limit {request.limit} of a scan is below 0")
+    if request.ordered and request.order_by:
+        raise OptionError(
+            f"table {store.name!r}: a scan is ordered, by the key, or has order_by; give one of them"
+        )
     timestamp = choose_snapshot(store, request.at)
     manifest = store.chain.newest_at(timestamp)  # after settling
     settled = replace(request, at=timestamp)
@@ -325,9 +356,11 @@ def plan_changes(store: TableStore, request: ReadRequest) -> Read[DiffSpec]:
     return _planned(store, manifest, plan)
 
 
-def _parsed(store: TableStore, schema: Schema, request: ReadRequest) -> tuple[Condition, ...]:
+def _parsed(store: TableStore, schema: Schema, request: ReadRequest) -> ReadRequest:
+    """Return a request whose texts are parsed."""
     try:
-        return parsed(request.where, schema)
+        order = parse_order(request.order_by, schema)
+        return replace(request, where=parsed(request.where, schema), order_by=order)
     except UsageError as error:
         raise type(error)(f"table {store.name!r}: {error}") from error
 
@@ -337,8 +370,8 @@ def _planned(store: TableStore, manifest: Manifest, plan: ReadPlan[Spec]) -> Rea
     then, given = manifest.schema_at(plan.timestamp), plan.request.schema
     schema = given or then
     try:
-        where = _parsed(store, schema, plan.request)
-        plan = replace(plan, request=replace(plan.request, where=where, schema=None))
+        request = _parsed(store, schema, plan.request)
+        plan = replace(plan, request=replace(request, schema=None))
         spec = plan.bind(store.name, schema, then)
     except UsageError as error:
         if then is manifest.schema or given is not None:
@@ -350,7 +383,9 @@ def _planned(store: TableStore, manifest: Manifest, plan: ReadPlan[Spec]) -> Rea
     fixed = replace(
         plan,
         request=replace(plan.request, columns=spec.names),
-        column_ids=planned_columns(schema, spec.names, where),
+        column_ids=planned_columns(
+            schema, [*spec.names, *(key.column for key in request.order_by)], request.where
+        ),
     )
     if schema is manifest.schema:
         return Read(store, manifest, fixed, spec)

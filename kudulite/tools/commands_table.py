@@ -48,7 +48,6 @@ from kudulite.tools.output import (
     print_rows,
     value_of_text,
 )
-from kudulite.tools.row_types import schema_of_files
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 

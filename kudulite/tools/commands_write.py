@@ -1,7 +1,7 @@
 """Commands that write to a table: load, upsert, delete, loadgen.
 
-The first three read rows from files (row_files.py), in pieces, with the types of an existing
-table's columns. A new table gets the types that all rows show (row_types.py). Rows printed by
+The first three read rows from files (reads/row_files.py), in pieces, with the types of an existing
+table's columns. A new table gets the types that all rows show (reads/row_types.py). Rows printed by
 `scan` can therefore be loaded.
 
 `loadgen` makes a synthetic load: random upserts and deletes of one table, at a given rate. Rows
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -24,17 +25,39 @@ import pyarrow as pa
 import typer
 
 import kudulite
-from kudulite.errors import OptionError, TableExistsError, TableNotFoundError
+from kudulite.errors import OptionError, SchemaError, TableExistsError, TableNotFoundError
+from kudulite.model.types import ColumnType, parse_type
+from kudulite.reads.row_files import (
+    Advice,
+    FileFormat,
+    FileOptions,
+    RowFile,
+    columns_of_files,
+    row_file,
+)
+from kudulite.reads.row_types import columns_of_new_table
 from kudulite.shown.progress import Progress
 from kudulite.tablet.operation import mask_of, parse_operation
 from kudulite.tools.addresses import connect_beside, open_table
 from kudulite.tools.output import AsJson, TablePath, names_of, print_fields, print_json
-from kudulite.tools.row_files import FileFormat, FileOptions, RowFile, row_file
-from kudulite.tools.row_types import schema_of_files
 
 Files = Annotated[
     list[Path], typer.Argument(metavar="FILE…", exists=True, dir_okay=False, readable=True)
 ]
+
+ADVICE = Advice(
+    unknown_ending="give --format csv, json or parquet",
+    encoding="give the encoding of the file, as in --encoding latin-1",
+    leave_out="leave the column out with --skip '{name}'",
+    rename="rename one in the file, or leave both out with --skip '{name}'",
+    name="name it in the file, or leave it out with --skip ''",
+    one_kind=(
+        "load texts and numbers as text with --types '{name}=string', or leave the column out with"
+        " --skip '{name}'"
+    ),
+    give_type="give it as in --types '{name}=array(string)'",
+    several="write files with other columns by a command of their own",
+)
 
 SCHEMA = pa.schema(
     [
@@ -246,8 +269,44 @@ def files_of(
 ) -> list[RowFile]:
     """Return the files of paths. Raises OptionError for one that cannot be read."""
     skipped = frozenset() if skip is None else frozenset(map(str.strip, skip.split(",")))
-    options = FileOptions(file_format, encoding, skipped)
+    options = FileOptions(file_format, encoding, skipped, ADVICE)
     return [row_file(path, options) for path in paths]
+
+
+def schema_of_files(
+    files: Sequence[RowFile], key: Sequence[str], types: Sequence[str] | None
+) -> kudulite.Schema:
+    """Return the schema, with the key `key`, of a new table that holds all rows of the files.
+
+    `types` are texts such as `code=string,price=decimal(9,2)`. Raises OptionError for one of them,
+    for a file that cannot be read, and for a column without a type.
+    """
+    columns = columns_of_new_table(files, _types_of(types))
+    missing = [name for name in key if name not in columns]
+    if missing:
+        raise OptionError(
+            f"--primary-key names {missing[0]!r}, which is no column; the columns are"
+            f" {', '.join(columns)}"
+        )
+    described = [
+        kudulite.column(name, columns[name][0], nullable=columns[name][1])
+        for name in dict.fromkeys([*key, *columns])
+    ]
+    return kudulite.schema(described, key)
+
+
+def _types_of(texts: Sequence[str] | None) -> dict[str, ColumnType]:
+    found = {}
+    for text in texts or ():
+        for part in re.split(r",(?![^(]*\))", text):
+            name, mark, kind = part.rpartition("=")
+            if not mark or not name.strip():
+                raise OptionError(f"--types {part!r}: expected NAME=TYPE, as in code=string")
+            try:
+                found[name.strip()] = parse_type(kind)
+            except SchemaError as error:
+                raise OptionError(f"--types {part!r}: {error}") from error
+    return found
 
 
 def _write(
@@ -290,34 +349,17 @@ def _columns(
         for column in schema.value_columns
         if not kind.is_delete and (kind.is_upsert or column.write_default is not None)
     }
-    given: dict[Path, list[str]] = {}
-    masked: set[str] = set()
-    for file in files:
-        if file.file_format is FileFormat.JSON:
-            with file.reading():
-                names, lacking = file.keys(candidates)
-            given[file.path] = list(names)
-            masked |= lacking & candidates
-        else:
-            given[file.path] = file.names()
-    columns = list(dict.fromkeys(name for names in given.values() for name in names))
+    columns, masked = columns_of_files(files, schema, candidates)
     if kind.is_delete:
         columns = [name for name in columns if name in schema.key_names]
-    for file in files:
-        for name in columns:
-            if name not in schema.names:
-                raise OptionError(
-                    f"{file.path}: column {name!r} is none of the table's, which are"
-                    f" {', '.join(schema.names)}; leave it out with --skip '{name}'"
-                )
-            if name not in given[file.path] and file.file_format is not FileFormat.JSON:
-                raise OptionError(
-                    f"{file.path} has no column {name!r}, and other files have; write files with"
-                    " other columns by a command of their own"
-                )
-            if name not in given[file.path]:
-                masked |= {name} & candidates
-    return columns, [name for name in columns if name in masked]
+    for name in columns:
+        if name not in schema.names:
+            file = next(file for file in files if name in file.names())
+            raise OptionError(
+                f"{file.path}: column {name!r} is none of the table's, which are"
+                f" {', '.join(schema.names)}; {file.advice.leave_out.format(name=name)}"
+            )
+    return columns, masked
 
 
 _COUNTS = ("inserted", "updated", "deleted", "ignored", "unchanged")

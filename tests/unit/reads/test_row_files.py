@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kudulite
-from kudulite.tools import row_files
+from kudulite.reads import row_files
 from tests.support.command_line import error, output
 
 BIG, UNSIGNED, HUGE = 2**53 + 1, 2**64 - 1, 2**90 + 1

@@ -2,7 +2,7 @@
 
     x.csv x.json x.jsonl x.ndjson x.parquet      the format; the first four also as x.csv.gz, .bz2,
                                                  .zst, .lz4
-    UTF-8, with or without a mark; UTF-16 with   CSV and JSON; others by `--encoding`
+    UTF-8, with or without a mark; UTF-16 with   CSV and JSON; others by `FileOptions`
     one
     one object in a line, objects one after      JSON
     the other, or one array of them
@@ -12,7 +12,7 @@ error names the file, the column and the row, which is counted from 1 without th
 empty cell is null and `""` an empty text. In JSON bytes are base64, days and moments ISO 8601, and
 decimals may be text. A JSON object sets the columns whose keys it has.
 
-**Invariants**: no value is rounded, and no row, column or key is left out unless `--skip` names it.
+**Invariants**: no value is rounded, and no row, column or key is left out but those to be skipped.
 
 **Threads**: none.
 """
@@ -40,6 +40,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from kudulite.errors import OptionError
+from kudulite.model.schema import Schema
 from kudulite.model.types import ColumnType
 from kudulite.tablet.operation import mask_of
 
@@ -50,7 +51,7 @@ Types = Mapping[str, ColumnType]
 _COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 _UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BETWEEN_VALUES = re.compile(r"[\s,]*")
-_ENCODING_HINT = "give the encoding of the file, as in --encoding latin-1"
+_READ_OTHERWISE = "or read the file with pandas or pyarrow, and give the frame"
 
 
 class FileFormat(enum.StrEnum):
@@ -68,26 +69,45 @@ class NumberText(str):
 
 
 @dataclass(frozen=True)
+class Advice:
+    """What to do about a file that is refused, in the words of the interface that reads it.
+
+    `{name}` is the name of a column.
+    """
+
+    unknown_ending: str = f"name it .csv, .json or .parquet, {_READ_OTHERWISE}"
+    encoding: str = f"write it as UTF-8, {_READ_OTHERWISE}"
+    leave_out: str = "leave the column out: read the file with pandas or pyarrow, and drop it"
+    rename: str = f"rename one in the file, {_READ_OTHERWISE}"
+    name: str = f"name it in the file, {_READ_OTHERWISE}"
+    one_kind: str = "read the file with pandas, and give the column one type"
+    give_type: str = "create the table with a schema that has its type, and write the file then"
+    several: str = "write files with other columns by a call of their own"
+
+
+@dataclass(frozen=True)
 class FileOptions:
     """How files are read; None is found out from the file."""
 
     file_format: FileFormat | None = None
     encoding: str | None = None
     skipped: frozenset[str] = frozenset()
+    advice: Advice = Advice()
 
 
-def format_of(path: Path, given: FileFormat | None) -> FileFormat:
-    """Return the format given, or that of the file's name. Raises OptionError."""
+def _format_of(path: Path, options: FileOptions) -> FileFormat:
     name = path.name.lower()
     for ending in _COMPRESSIONS:
         name = name.removesuffix(ending)
     ending = name.rpartition(".")[2]
     try:
-        return given or FileFormat("json" if ending in ("jsonl", "ndjson") else ending)
+        found = FileFormat("json" if ending in ("jsonl", "ndjson") else ending)
     except ValueError:
-        raise OptionError(
-            f"{path}: unknown file name ending; give --format csv, json or parquet"
-        ) from None
+        if options.file_format is None:
+            raise OptionError(
+                f"{path}: unknown file name ending; {options.advice.unknown_ending}"
+            ) from None
+    return options.file_format or found
 
 
 @dataclass(frozen=True)
@@ -98,6 +118,7 @@ class RowFile:
     file_format: FileFormat
     encoding: str
     skipped: frozenset[str]
+    advice: Advice
 
     def names(self) -> list[str]:
         """Return the columns that the file has. Raises OptionError for bad names."""
@@ -112,13 +133,13 @@ class RowFile:
         if "" in kept:
             raise OptionError(
                 f"{self.path}: column {found.index('') + 1} has no name, as an index that pandas"
-                " writes; name it in the file, or leave it out with --skip ''"
+                f" writes; {self.advice.name.format(name='')}"
             )
         for name in kept:
             if kept.count(name) > 1:
                 raise OptionError(
-                    f"{self.path}: two columns have the name {name!r}; rename one in the file, or"
-                    f" leave both out with --skip '{name}'"
+                    f"{self.path}: two columns have the name {name!r};"
+                    f" {self.advice.rename.format(name=name)}"
                 )
         return kept
 
@@ -200,7 +221,7 @@ class RowFile:
             raise OptionError(f"{self.path} is empty: a CSV file begins with the names of columns")
         for name in names:
             if not _is_text(name):
-                raise self._bad("the header", f"{_raw(name)!r} is no UTF-8; {_ENCODING_HINT}")
+                raise self._bad("the header", f"{_raw(name)!r} is no UTF-8; {self.advice.encoding}")
         return names
 
     def csv_tables(self, types: Types) -> Iterator[pa.Table]:
@@ -238,7 +259,7 @@ class RowFile:
                 at, name, cell = min(bad)
                 where = f"column {name!r}, row {row_count + at + 1}"
                 if not _is_text(cell):
-                    return self._bad(where, f"{_raw(cell)!r} is no UTF-8; {_ENCODING_HINT}")
+                    return self._bad(where, f"{_raw(cell)!r} is no UTF-8; {self.advice.encoding}")
                 return self._bad(where, f"{cell[:80]!r} is no {types[name]}")
             if whole < len(block):
                 found_count = f"{len(block[whole])} cells, and the header has {len(header)}"
@@ -272,7 +293,7 @@ class RowFile:
                     yield decoder.decode(data, not data)
                 except UnicodeDecodeError as error:
                     row = line_count + data[: error.start].count(b"\n") + 1
-                    raise self._bad(f"line {row}", f"{error}; {_ENCODING_HINT}") from error
+                    raise self._bad(f"line {row}", f"{error}; {self.advice.encoding}") from error
                 line_count += data.count(b"\n")
                 if not data:
                     return
@@ -358,10 +379,9 @@ class RowFile:
 
 def row_file(path: Path, options: FileOptions) -> RowFile:
     """Return the file of a path. Raises OptionError for an unknown format or encoding."""
-    file_format = format_of(path, options.file_format)
-    encoding = options.encoding
+    file_format, encoding = _format_of(path, options), options.encoding
     if encoding is None:
-        file = RowFile(path, file_format, "", options.skipped)
+        file = RowFile(path, file_format, "", options.skipped, options.advice)
         with file.reading(), pa.input_stream(str(path), compression="detect") as stream:
             mark = stream.read(2)
         encoding = "utf-16" if mark in _UTF_16_MARKS else "utf-8-sig"
@@ -371,7 +391,39 @@ def row_file(path: Path, options: FileOptions) -> RowFile:
         raise OptionError(
             f"--encoding {encoding!r} is unknown; some are utf-8, utf-16, latin-1, cp1252"
         ) from None
-    return RowFile(path, file_format, "utf-8-sig" if name == "utf-8" else name, options.skipped)
+    name = "utf-8-sig" if name == "utf-8" else name
+    return RowFile(path, file_format, name, options.skipped, options.advice)
+
+
+def columns_of_files(
+    files: Sequence[RowFile], schema: Schema, candidates: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """Return the columns that files set, and those of `candidates` that some JSON objects lack.
+
+    Raises OptionError for a column that a file other than JSON does not have, and others have.
+    """
+    given: list[list[str]] = []
+    masked: set[str] = set()
+    for file in files:
+        if file.file_format is FileFormat.JSON:
+            with file.reading():
+                names, lacking = file.keys(candidates)
+            given.append(names)
+            masked |= lacking & set(candidates)
+        else:
+            given.append(file.names())
+    columns = list(dict.fromkeys(name for names in given for name in names))
+    for file, names in zip(files, given, strict=True):
+        for name in columns:
+            if name in names:
+                continue
+            if file.file_format is not FileFormat.JSON and name in schema.names:
+                raise OptionError(
+                    f"{file.path} has no column {name!r}, and other files have;"
+                    f" {file.advice.several}"
+                )
+            masked |= {name} & set(candidates)
+    return columns, [name for name in columns if name in masked]
 
 
 def _is_text(cell: str) -> bool:

@@ -18,7 +18,6 @@ more than 38 digits make a column of texts. In JSON, texts are never numbers. Ty
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -27,11 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-import kudulite
 from kudulite.errors import OptionError, SchemaError
 from kudulite.model import types as t
 from kudulite.model.types import ColumnType, type_from_arrow
-from kudulite.tools.row_files import FileFormat, NumberText, RowFile
+from kudulite.reads.row_files import Advice, FileFormat, NumberText, RowFile
 
 _WHOLE = r"^(0|-?[1-9][0-9]*)$"
 _PLAIN = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$"
@@ -179,28 +177,28 @@ class _JsonCells:
             ]
             self._elements.add([each for each, _ in pairs], [row for _, row in pairs], file)
 
-    def type(self, name: str) -> ColumnType:
+    def type(self, name: str, advice: Advice) -> ColumnType:
         """Return the type of the column `name`. Raises OptionError if it has none."""
         kinds = list(self._firsts)
         if "object" in kinds:
             raise OptionError(
                 f"column {name!r}, {self._firsts['object']}: an object within an object has no type"
-                f" of column; leave the column out with --skip '{name}'"
+                f" of column; {advice.leave_out.format(name=name)}"
             )
         if len(kinds) > 1:
             found = " and ".join(f"{kind} in {first}" for kind, first in self._firsts.items())
             raise OptionError(
-                f"column {name!r} has values of several kinds: {found}; load texts and numbers as"
-                f" text with --types '{name}=string', or leave the column out with --skip '{name}'"
+                f"column {name!r} has values of several kinds: {found};"
+                f" {advice.one_kind.format(name=name)}"
             )
         if kinds == ["array"]:
             assert self._elements is not None
             if not self._elements._firsts:
                 raise OptionError(
                     f"column {name!r}, {self._firsts['array']}: all arrays are empty, so that"
-                    f" nothing shows their type; give it as in --types '{name}=array(string)'"
+                    f" nothing shows their type; {advice.give_type.format(name=name)}"
                 )
-            return t.array(self._elements.type(name))
+            return t.array(self._elements.type(name, advice))
         if kinds == ["bool"]:
             return t.bool_
         return self._numbers.type() if kinds == ["number"] else self._texts.type()
@@ -220,18 +218,16 @@ def _kind_of(cell: Any) -> str:
 FileColumns = dict[str, tuple[ColumnType, bool]]
 
 
-def schema_of_files(
-    files: Sequence[RowFile], key: Sequence[str], types: Sequence[str] | None
-) -> kudulite.Schema:
-    """Return the schema, with the key `key`, of a new table that holds all rows of the files.
+def columns_of_new_table(
+    files: Sequence[RowFile], given: Mapping[str, ColumnType] | None = None
+) -> FileColumns:
+    """Return the columns of a new table that holds all rows of the files, at least one.
 
-    `types` are texts such as `code=string,price=decimal(9,2)`. Raises OptionError for one of them,
-    for a file that cannot be read, and for a column without a type.
+    `given` are types by the name of the column. Raises OptionError for a file that cannot be read,
+    and for a column without a type.
     """
-    return _new_schema(_columns_of_files(files, _types_of(types)), key)
-
-
-def _columns_of_files(files: Sequence[RowFile], given: Mapping[str, ColumnType]) -> FileColumns:
+    given = given or {}
+    advice = files[0].advice
     found: FileColumns = {}
     texts: dict[str, _Texts] = {}
     cells: dict[str, _JsonCells] = {}
@@ -245,12 +241,12 @@ def _columns_of_files(files: Sequence[RowFile], given: Mapping[str, ColumnType])
     for name, column in texts.items():
         found.setdefault(name, (column.type(), True))
     for name, column_cells in cells.items():
-        found.setdefault(name, (given.get(name) or column_cells.type(name), True))
+        found.setdefault(name, (given.get(name) or column_cells.type(name, advice), True))
     unknown = [name for name in given if name not in found and name not in texts]
     if unknown:
         raise OptionError(
-            f"--types names {unknown[0]!r}, and the files have no such column, but"
-            f" {', '.join(found)}"
+            f"a type is given of column {unknown[0]!r}, which the files do not have; their columns"
+            f" are {', '.join(found)}"
         )
     return {name: (given.get(name, kind), is_null) for name, (kind, is_null) in found.items()}
 
@@ -264,8 +260,8 @@ def _add_parquet(file: RowFile, given: Mapping[str, ColumnType], found: FileColu
             kind = given.get(field.name) or type_from_arrow(field.type)
         except SchemaError as error:
             raise OptionError(
-                f"{file.path}, column {field.name!r}: {error}; leave the column out with --skip"
-                f" '{field.name}'"
+                f"{file.path}, column {field.name!r}: {error};"
+                f" {file.advice.leave_out.format(name=field.name)}"
             ) from error
         found[field.name] = kind, field.nullable
 
@@ -294,31 +290,3 @@ def _add_json(file: RowFile, given: Mapping[str, ColumnType], cells: dict[str, _
                 if name not in given:
                     column.add([each.get(name) for each in objects], rows, str(file.path))
             row_count += len(lines)
-
-
-def _types_of(texts: Sequence[str] | None) -> dict[str, ColumnType]:
-    found = {}
-    for text in texts or ():
-        for part in re.split(r",(?![^(]*\))", text):
-            name, mark, kind = part.rpartition("=")
-            if not mark or not name.strip():
-                raise OptionError(f"--types {part!r}: expected NAME=TYPE, as in code=string")
-            try:
-                found[name.strip()] = t.parse_type(kind)
-            except SchemaError as error:
-                raise OptionError(f"--types {part!r}: {error}") from error
-    return found
-
-
-def _new_schema(columns: FileColumns, key: Sequence[str]) -> kudulite.Schema:
-    missing = [name for name in key if name not in columns]
-    if missing:
-        raise OptionError(
-            f"--primary-key names {missing[0]!r}, which is no column; the columns are"
-            f" {', '.join(columns)}"
-        )
-    described = [
-        kudulite.column(name, columns[name][0], nullable=columns[name][1])
-        for name in dict.fromkeys([*key, *columns])
-    ]
-    return kudulite.schema(described, key)
