@@ -11,6 +11,10 @@ import pyarrow.compute as pc
 from stores.workload import KEY, SCHEMA, Aggregate, aggregate_of
 
 import kudulite
+
+# Named here, because a process imports the parts of kudulite when it first uses them.
+import kudulite.client.client
+import kudulite.storage.object_storage
 from remote.model import AGGREGATED
 from remote.store import ChangedRows, RemoteStore
 

@@ -383,7 +383,7 @@ class BatchOperations:
         """
         end_writes(self._store, owner=owner)
         if is_large:
-            flush_table(self._store)
+            flush_table(self._store, has_looked=True)
         opened = begin_write(self._store, planned.name, owner)
         with ExitStack() as on_error:
             on_error.callback(opened.end)
@@ -454,12 +454,14 @@ class BatchOperations:
                     f" where=… there are {', '.join(CONDITION_OPTIONS)}"
                 )
 
+        labels: dict[str, Any] = {**options}
+
         def attempt(is_settled: bool) -> WriteResult:
             schema = self._store.newest().schema
             keys, computed = schema.key_names, _cells(self._store.name, schema, cells)
             names, read = [*keys, *computed], read_names(keys, computed)
             if is_settled:
-                write = self.new_bulk_write(operation, columns=names, **options).settled()
+                write = self.new_bulk_write(operation, columns=names, **labels).settled()
                 request = ReadRequest.of(read, where, at=write.read_at)
                 scan = RowScan(self._store, request)
                 write = write.rereading(MatchingRows(self._store, scan.predicates, computed))
@@ -560,7 +562,7 @@ class BatchOperations:
     ) -> WriteResult:
         try:
             with Progress(f"write to table {self._store.name!r}", total):
-                return write.commit([write.stage(batches)])
+                return write.run(batches)
         except BaseException:
             write.abort()
             raise

@@ -133,6 +133,14 @@ class BulkWrite:
         committed before they are read and left. Raises RowError for rows that the table
         cannot take, SchemaError for columns that do not fit, ConflictError after an abort.
         """
+        return self._staged(batches, task_index, is_checked=True)
+
+    def run(self, batches: Batches) -> WriteResult:
+        """Stage the rows of the whole write and commit them. Raises as both do."""
+        return self.commit([self._staged(batches, 0, is_checked=False)])
+
+    def _staged(self, batches: Batches, task_index: int, *, is_checked: bool) -> StagedTask:
+        """Prepare rows; unless a commit follows, check that the write was not aborted meanwhile."""
         given = [batches] if isinstance(batches, pa.Table | pa.RecordBatch) else batches
         with of_open_write(self._store, self._state):
             files = NewFiles(self._store.storage, self._state.write_id)
@@ -141,7 +149,8 @@ class BulkWrite:
             rows_max = self._store.environment.small_write_rows_max
             try:
                 staged = stager.stage(given, task_index, rows_max if self._reread is None else None)
-                check_write_is_open(self._store, self._state.write_id)
+                if is_checked:
+                    check_write_is_open(self._store, self._state.write_id)
             except BaseException:
                 # An abort meanwhile could not see all files of this task.
                 with contextlib.suppress(KuduliteError):

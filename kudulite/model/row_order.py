@@ -31,15 +31,17 @@ class OrderKey:
     has_nulls_first: bool = True
 
 
-def parse_order(given: str | Sequence[str], schema: Schema) -> tuple[OrderKey, ...]:
-    """Return the columns of an order given as text, or as a text for each column.
+def parse_order(texts: Sequence[str | OrderKey], schema: Schema) -> tuple[OrderKey, ...]:
+    """Return the columns of an order that is given as texts.
 
     The name of a column alone is that column. Raises OptionError that quotes the text,
     ColumnNotFoundError.
     """
-    texts = [given] if isinstance(given, str) else list(given)
     found: list[OrderKey] = []
     for text in texts:
+        if isinstance(text, OrderKey):
+            found.append(text)
+            continue
         if not isinstance(text, str):
             raise OptionError(f"order_by has {text!r}: give a text, as in order_by='v DESC, id'")
         if text in schema.names:
@@ -51,7 +53,7 @@ def parse_order(given: str | Sequence[str], schema: Schema) -> tuple[OrderKey, .
         found += [OrderKey(*part) for part in parsed_order(text, schema)]
     for key in found:
         if schema.column(key.column).type.is_array:
-            raise OptionError(f"order_by {given!r}: column {key.column!r} is an array: no order")
+            raise OptionError(f"order_by: column {key.column!r} is an array, which has no order")
     return tuple(found)
 
 

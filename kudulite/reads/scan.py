@@ -275,11 +275,11 @@ class RowScan(ArrowResult[ScanSpec]):
     def _sorted_batches(self, read: Read[ScanSpec]) -> Iterator[pa.RecordBatch]:
         """Yield the rows in the order of columns, which are read beside those of the result."""
         request, names = read.plan.request, read.schema.names
-        wanted = dict.fromkeys([*names, *(key.column for key in request.order_by)])
+        wanted = dict.fromkeys([*names, *(key.column for key in request.order)])
         plan = replace(read.plan.of_columns(list(wanted), request.where))
         unsorted = replace(plan, request=replace(plan.request, order_by=(), limit=None))
         inner = read_of(read.store, read.manifest, unsorted)
-        rows = sorted_batches(self._batches(inner), inner.schema, request.order_by, request.limit)
+        rows = sorted_batches(self._batches(inner), inner.schema, request.order, request.limit)
         yield from rows.select(names).to_batches(SORTED_BATCH_ROWS)
 
     def _known_count(self) -> int | None:

@@ -53,6 +53,7 @@ class ChainTurn:
     chain: EntryChain
     timeout_seconds: float
     goes_on: bool
+    has_looked: bool = False
     _entries: Entries | None = None
     _deadline: float = 0.0
     _lost_count: int = 0
@@ -69,7 +70,8 @@ class ChainTurn:
         if wait_seconds > 0:
             time.sleep(min(wait_seconds, self.timeout_seconds))
         goes_on = self.goes_on and wait_seconds <= 0
-        self._entries = self.chain.last_entries() if goes_on else self.chain.entries()
+        is_known = goes_on or self.has_looked
+        self._entries = self.chain.last_entries() if is_known else self.chain.entries()
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -164,10 +166,18 @@ class ChainLog:
         """Do nothing: the first version has the time."""
 
     def turn(
-        self, timeout_seconds: float, *, is_shared: bool = False, stays_open: bool = False
+        self,
+        timeout_seconds: float,
+        *,
+        is_shared: bool = False,
+        stays_open: bool = False,
+        has_looked: bool = False,
     ) -> ChainTurn:
-        """Return a turn. One that `stays_open` begins without a look for newer entries."""
-        return ChainTurn(self.chain, timeout_seconds, goes_on=stays_open)
+        """Return a turn. One that `stays_open` begins without a look for newer entries.
+
+        So does one whose caller `has_looked`, and it does not wait for others first.
+        """
+        return ChainTurn(self.chain, timeout_seconds, goes_on=stays_open, has_looked=has_looked)
 
     # -- reading
 

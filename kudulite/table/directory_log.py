@@ -94,9 +94,14 @@ class DirectoryLog:
                 turn.advance_safe_timestamp(safe_timestamp)
 
     def turn(
-        self, timeout_seconds: float, *, is_shared: bool = False, stays_open: bool = False
+        self,
+        timeout_seconds: float,
+        *,
+        is_shared: bool = False,
+        stays_open: bool = False,
+        has_looked: bool = False,
     ) -> DirectoryTurn:
-        """Return the table's lock, for a `with`."""
+        """Return the table's lock, for a `with`; a look before it tells nothing."""
         turn = DirectoryTurn(
             self.lock_path,
             timeout_seconds,

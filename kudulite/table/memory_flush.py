@@ -24,6 +24,7 @@ from functools import partial
 
 from kudulite.chain.manifest import Manifest, Origin, TabletEntry
 from kudulite.delta.delta_file import create_delta_files
+from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
@@ -58,13 +59,16 @@ class _FlushedTablet:
         return sum(meta.bytes_on_disk for meta in self.rowsets) - before
 
 
-def flush_table(store: TableStore, tablet_ids: Collection[str] | None = None) -> list[str]:
+def flush_table(
+    store: TableStore, tablet_ids: Collection[str] | None = None, *, has_looked: bool = False
+) -> list[str]:
     """Flush the memory of some tablets, or of all, and publish it as one version.
 
-    Returns the ids of those that had something to flush. Raises LockTimeoutError, StorageError,
-    CorruptionError; the table is then as it was.
+    A caller that `has_looked` for the newest state just now spares looks for what came since: rows
+    of others may then stay in the log. Returns the ids of those that had something to flush. Raises
+    LockTimeoutError, StorageError, CorruptionError; the table is then as it was.
     """
-    if not _unflushed(store, tablet_ids)[1]:
+    if not _unflushed(store, tablet_ids, 0 if has_looked else TIMESTAMP_MAX)[1]:
         if store.log.has_grown_long():
             store.in_turn("flush", partial(_publish_log_start, store))
         return []
@@ -86,7 +90,7 @@ def flush_table(store: TableStore, tablet_ids: Collection[str] | None = None) ->
         tablet_ids = []
         if flushed:
             publish = partial(_publish, store, flushed, position, write)
-            tablet_ids = store.in_turn("flush", publish)
+            tablet_ids = store.in_turn("flush", publish, has_looked=has_looked)
     seconds = time.perf_counter() - begin
     store.metrics.flushes += len(tablet_ids)
     store.metrics.flush_seconds += seconds
@@ -108,9 +112,12 @@ def _publish_log_start(store: TableStore, turn: Turn) -> None:
 
 
 def _unflushed(
-    store: TableStore, tablet_ids: Collection[str] | None
+    store: TableStore, tablet_ids: Collection[str] | None, until: int = TIMESTAMP_MAX
 ) -> tuple[LogPosition, list[MemStores]]:
-    """Return what is in memory of some tablets, or of all, and how far memory has read the log."""
+    """Return what is in memory of some tablets, or of all, and how far memory has read the log.
+
+    That is at least up to a moment, as in `present`.
+    """
 
     def of(found: Present) -> tuple[LogPosition, list[MemStores]]:
         position = found.memory.end
@@ -118,7 +125,7 @@ def _unflushed(
         stores = store.storage.side_by_side(partial(found.stores, store), chosen)
         return position, [memory for memory in stores if memory is not None]
 
-    return of_present(store, of)
+    return of_present(store, of, until)
 
 
 def _publish(

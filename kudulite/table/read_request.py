@@ -85,6 +85,11 @@ class ReadRequest:
     images: str = "after"
     schema: Schema | None = None
 
+    @property
+    def order(self) -> tuple[OrderKey, ...]:
+        """The order of a request that is planned."""
+        return tuple(key for key in self.order_by if isinstance(key, OrderKey))
+
     @staticmethod
     def of(
         columns: Columns | None = None,
@@ -330,7 +335,7 @@ def plan_rows(store: TableStore, request: ReadRequest) -> Read[ScanSpec]:
         raise OptionError(f"table {store.name!r}: limit {request.limit} of a scan is below 0")
     if request.ordered and request.order_by:
         raise OptionError(
-            f"table {store.name!r}: a scan is ordered, by the key, or has order_by; give one of them"
+            f"table {store.name!r}: a scan is ordered by the key or has order_by; give one of them"
         )
     timestamp = choose_snapshot(store, request.at)
     manifest = store.chain.newest_at(timestamp)  # after settling
@@ -370,9 +375,9 @@ def _planned(store: TableStore, manifest: Manifest, plan: ReadPlan[Spec]) -> Rea
     then, given = manifest.schema_at(plan.timestamp), plan.request.schema
     schema = given or then
     try:
-        request = _parsed(store, schema, plan.request)
-        plan = replace(plan, request=replace(request, schema=None))
-        spec = plan.bind(store.name, schema, then)
+        request: ReadRequest = replace(_parsed(store, schema, plan.request), schema=None)
+        plan = replace(plan, request=request)
+        spec: Spec = plan.bind(store.name, schema, then)
     except UsageError as error:
         if then is manifest.schema or given is not None:
             raise
@@ -380,12 +385,11 @@ def _planned(store: TableStore, manifest: Manifest, plan: ReadPlan[Spec]) -> Rea
             f"{error}; these are the columns at {format_timestamp(plan.timestamp)}; the table now"
             f" has {', '.join(manifest.schema.names)}"
         ) from error
+    names = [*spec.names, *(key.column for key in request.order)]
     fixed = replace(
         plan,
-        request=replace(plan.request, columns=spec.names),
-        column_ids=planned_columns(
-            schema, [*spec.names, *(key.column for key in request.order_by)], request.where
-        ),
+        request=replace(request, columns=spec.names),
+        column_ids=planned_columns(schema, names, request.where),
     )
     if schema is manifest.schema:
         return Read(store, manifest, fixed, spec)

@@ -102,11 +102,17 @@ class TableLog(Protocol):
         """Make what the log of a new table needs, before its first version of a time."""
 
     def turn(
-        self, timeout_seconds: float, *, is_shared: bool = False, stays_open: bool = False
+        self,
+        timeout_seconds: float,
+        *,
+        is_shared: bool = False,
+        stays_open: bool = False,
+        has_looked: bool = False,
     ) -> Turn:
         """Return a turn, for a `with`; it waits for others up to the timeout.
 
-        One that `is_shared` only keeps writers out, where that can be done.
+        One that `is_shared` only keeps writers out, where that can be done. Where the caller
+        `has_looked` for the newest state, a turn that needs no lock may follow that.
         """
 
     def look(self, until: int) -> LogState:

@@ -209,15 +209,20 @@ class TableStore:
         *,
         is_shared: bool = False,
         stays_open: bool = False,
+        has_looked: bool = False,
         timeout_seconds: float | None = None,
     ) -> Turn:
         """Return a turn, for a `with`; it waits up to the client's lock timeout."""
         if timeout_seconds is None:
             timeout_seconds = self.environment.lock_timeout_seconds
-        return self.log.turn(timeout_seconds, is_shared=is_shared, stays_open=stays_open)
+        return self.log.turn(
+            timeout_seconds, is_shared=is_shared, stays_open=stays_open, has_looked=has_looked
+        )
 
     @contextmanager
-    def locked(self, work: str, timeout_seconds: float | None = None) -> Iterator[Turn]:
+    def locked(
+        self, work: str, timeout_seconds: float | None = None, *, has_looked: bool = False
+    ) -> Iterator[Turn]:
         """Hold a turn, announced as `work`; all that is in the log is durable then.
 
         Meanwhile the table is not written, altered, deleted, or created again. Raises
@@ -226,7 +231,8 @@ class TableStore:
         self.upgraded()
         with ExitStack() as stack:
             try:
-                turn = stack.enter_context(self.turn(timeout_seconds=timeout_seconds))
+                turn = self.turn(timeout_seconds=timeout_seconds, has_looked=has_looked)
+                stack.enter_context(turn)
             except StorageError as error:
                 if error.errno == errno.ENOENT:
                     self.newest()  # it is missing where the table was moved meanwhile
@@ -236,10 +242,16 @@ class TableStore:
             yield turn
 
     def in_turn(
-        self, work: str, body: Callable[[Turn], Result], timeout_seconds: float | None = None
+        self,
+        work: str,
+        body: Callable[[Turn], Result],
+        timeout_seconds: float | None = None,
+        *,
+        has_looked: bool = False,
     ) -> Result:
         """Return what `body` does in a turn, which is taken again where another writer came first.
 
+        The first turn of a caller that `has_looked` for the newest state just now may follow that.
         Raises as `locked`, and what `body` raises of a state that nobody has changed meanwhile.
         """
 
@@ -253,7 +265,7 @@ class TableStore:
                     turn.check_is_first()
                 raise
 
-        with self.locked(work, timeout_seconds) as turn:
+        with self.locked(work, timeout_seconds, has_looked=has_looked) as turn:
             while True:
                 try:
                     return attempt(turn)

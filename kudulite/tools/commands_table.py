@@ -39,6 +39,7 @@ from kudulite.tools.commands_write import (
     files_of,
     hash_partitions_of,
     range_partitions_of,
+    schema_of_files,
 )
 from kudulite.tools.output import (
     AsJson,

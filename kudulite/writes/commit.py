@@ -132,7 +132,8 @@ class Commit:
             self.state = state
             return self._publish({**parts}, newest, turn)
 
-        return self.store.in_turn(f"commit of write {state.write_id}", publish)
+        work = f"commit of write {state.write_id}"
+        return self.store.in_turn(work, publish, has_looked=True)
 
     def _publish(self, parts: Parts, rebased_to: Manifest, turn: Turn) -> CommitResult:
         newest = self._checked(turn.newest_of(self.state.table_id))

@@ -164,6 +164,8 @@ class Stager:
         tablets: list[StagedTablet],
         operations: list[StagedOperations],
     ) -> None:
+        if tablets or operations:  # a long write notes that it goes on
+            check_write_is_open(self.store, self.state.write_id)
         if self.manifest.schema.auto_incrementing is not None:
             rows = numbered(self.store, self.manifest, rows, codes <= Operation.UPSERT_IGNORE)
         with Progress(f"write to table {self.store.name!r}") as progress:
@@ -316,7 +318,6 @@ class Stager:
         self, rows: pa.Table, codes: np.ndarray, progress: Progress
     ) -> list[StagedTablet]:
         batch = OperationBatch.of(rows, codes, self.manifest.schema, self.state.spec)
-        check_write_is_open(self.store, self.state.write_id)
         resolver = self.resolver
 
         def resolve(split: tuple[int, np.ndarray]) -> StagedTablet:
@@ -336,7 +337,6 @@ class Stager:
 
     def _stage_operations(self, rows: pa.Table, codes: np.ndarray) -> list[StagedOperations]:
         """Write each tablet's rows with their operations, for the commit to resolve."""
-        check_write_is_open(self.store, self.state.write_id)
         rows = rows.append_column(STAGED_OPERATION_NAME, pa.array(codes))
         gather, staged, write_id = RowGather(rows), [], self.state.write_id
         for number, row_numbers in self.split(rows):
