@@ -47,7 +47,7 @@ from kudulite.model.cell import Cell, ConstantCell, computed_cell
 from kudulite.model.expression import Arithmetic
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column, Schema
-from kudulite.reads.row_sources import arrow_batches, arrow_schema, read_once
+from kudulite.reads.row_sources import arrow_batches, arrow_schema, read_once, source_of
 from kudulite.reads.scan import Changes, RowScan
 from kudulite.shown.progress import Progress
 from kudulite.storage.new_files import NewFiles
@@ -242,6 +242,7 @@ class BatchOperations:
         message: str | None = None,
         unchanged: str | None = None,
         schema_evolution: bool = False,
+        nested: str | None = None,
         **unknown: Never,
     ) -> WriteResult:
         """Apply a mixed batch, e.g. of change capture, in one commit.
@@ -250,6 +251,7 @@ class BatchOperations:
         unless there is an `ordering_column`.
         """
         check_options(self._store.name, unknown)
+        data = source_of(data, nested, self._store.name)
         data = self._evolved(data, schema_evolution, {operation_column})
         names, batches = arrow_batches(data, self._store.newest().schema, self._store.name)
         return self._run(
@@ -394,6 +396,7 @@ class BatchOperations:
     def _write(self, operation: str, data: Rows, options: WriteOptions) -> WriteResult:
         check_options(self._store.name, options)
         check_flags(self._store.name, ignore_null=options.get("ignore_null", False))
+        data = source_of(data, options.pop("nested", None), self._store.name)
         is_evolving = options.pop("schema_evolution", False)
         if is_evolving and operation.startswith("delete"):
             raise OptionError(

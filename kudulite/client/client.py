@@ -61,7 +61,7 @@ from kudulite.model.aliases import Moment, Rows
 from kudulite.model.hybrid_time import Timestamp, physical_microseconds
 from kudulite.model.new_schema import schema_from_arrow
 from kudulite.model.schema import Schema
-from kudulite.reads.row_sources import arrow_schema, opened
+from kudulite.reads.row_sources import arrow_schema, opened, source_of
 from kudulite.shown.html import html_table, html_title
 from kudulite.storage.address import parse_address
 from kudulite.storage.names import is_trash, staged_of
@@ -91,6 +91,7 @@ if TYPE_CHECKING:
 _CREATE_PARAMETERS = (
     "partitioning",
     "data",
+    "nested",
     "exist_ok",
     "primary_key",
     "hash_partitions",
@@ -437,6 +438,7 @@ class Client:
         partitioning: Partitioning | None = None,
         *,
         data: Rows | None = None,
+        nested: str | None = None,
         exist_ok: bool = False,
         primary_key: Sequence[str] | str | None = None,
         hash_partitions: Sequence[tuple[Sequence[str], int]] | None = None,
@@ -450,7 +452,8 @@ class Client:
         In place of an Arrow schema, rows may be given in any form that a write takes; only their
         column names and types are used. Timestamps of any unit become microseconds. With `data`,
         the table is there with these rows or not at all, and has their columns if there is no
-        `schema`. With `exist_ok`, a table of the name is returned as it is, without the data.
+        `schema`; `nested` is as in a write. With `exist_ok`, a table of the name is returned as it
+        is, without the data.
 
         Partitions are given by `partitioning`, or as `hash_partitions` [(columns, buckets), …] and
         `range_partitions` {"columns": […], "bounds": [[lower, upper], …]}.
@@ -463,7 +466,7 @@ class Client:
         if exist_ok and self.table_exists(table_name):
             return self.table(table_name)
         if data is not None:
-            data = opened(data)
+            data = opened(source_of(data, nested, table_name))
             schema = data if schema is None else schema
         if schema is None:
             raise SchemaError(f"table {table_name!r}: give a schema, or data with its columns")

@@ -87,6 +87,7 @@ class WriteOptions(TypedDict, total=False):
                               `overwrite`, all other rows are changed or deleted
     schema_evolution=False    whether columns that the table lacks are added first, and types
                               widened; see `extend_schema`. They stay if the write fails
+    nested=None               with "json", structs, maps and lists of them become JSON text
 
     With `ordering_column`, the row with the highest value wins, regardless of arrival order and
     also against the row in the table. Deletes are remembered for the retention period. Applying the
@@ -103,3 +104,4 @@ class WriteOptions(TypedDict, total=False):
     message: str | None
     unchanged: str | None
     schema_evolution: bool
+    nested: str | None

@@ -20,10 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from kudulite.errors import SchemaError
+from kudulite.errors import OptionError, SchemaError
 from kudulite.model.schema import Schema
 from kudulite.model.types import ColumnType, value_text
 from kudulite.model.values import canonical_value
+from kudulite.reads.nested_values import check_nested, with_json_text
 from kudulite.tablet.operation import mask_of
 
 ACCEPTED = (
@@ -93,6 +94,23 @@ def arrow_schema(data: Any, table: str) -> pa.Schema:
         f"table {table!r}: cannot make columns from {type(data).__name__}; give a kudulite.Schema,"
         f" a pyarrow.Schema, or rows with the columns of the table: {ACCEPTED}"
     )
+
+
+def source_of(data: Any, nested: str | None, table: str) -> Any:
+    """Return rows to write, with `nested` "json" their nested values as JSON text.
+
+    Raises OptionError for another form, and for files, SchemaError for what JSON does not have.
+    """
+    check_nested(table, nested)
+    if nested is None:
+        return data
+    if _are_paths(data):
+        raise OptionError(
+            f"table {table!r}: nested is for rows in memory, and these are in files: read them with"
+            " pyarrow or pandas, and give the frame"
+        )
+    data = data if _is_pandas(data) else read_once(data, table)[0]
+    return with_json_text(data, table)
 
 
 def read_once(data: Any, table: str) -> tuple[Any, bool]:

@@ -15,11 +15,11 @@ from pyspark.sql.types import (
 )
 
 import kudulite
-from kudulite import ColumnType, varchar
+from kudulite import ColumnType
 from kudulite.errors import SchemaError
 from kudulite_spark.options import WriteOptions
 from kudulite_spark.types import CHAR_VARCHAR_KEY
-from kudulite_spark.write_plan import Evolution, evolved_table, needed_evolution, plan_write
+from kudulite_spark.write_plan import columns_to_store, plan_write
 
 
 @pytest.fixture
@@ -40,27 +40,37 @@ def struct(**types) -> StructType:
     return StructType([StructField(name, kind) for name, kind in types.items()])
 
 
+def evolved(path: str, *fields: StructField) -> kudulite.Table:
+    """The table, after it has got what it lacks for some fields."""
+    table = kudulite.open_table(path)
+    table.extend_schema(columns_to_store(table.schema, path, fields))
+    return table
+
+
+def types_of(table: kudulite.Table) -> dict[str, str]:
+    """The types of the columns."""
+    return {column.name: str(column.type) for column in table.schema}
+
+
 def test_missing_columns_and_wider_types_are_what_is_needed(path):
     """Never in the key; a STRING without a length widens no varchar; narrower types do nothing."""
-    schema = kudulite.open_table(path).schema
     fields = struct(K=LongType(), N=LongType(), f=DoubleType(), s=StringType(), x=LongType())
-    assert needed_evolution(schema, path, fields.fields) == Evolution(
-        added={"x": (ColumnType("int64"), "")},
-        widened={"n": ColumnType("int64"), "f": ColumnType("double")},
-    )
+    table = evolved(path, *fields)
+    expected = {"k": "int32", "n": "int64", "f": "double", "s": "varchar(5)", "x": "int64"}
+    assert types_of(table) == expected
     noted = StructField("s", StringType(), metadata={CHAR_VARCHAR_KEY: "varchar(9)"})
-    assert needed_evolution(schema, path, [noted]).widened == {"s": varchar(9)}
-    shorter = StructField("s", VarcharType(3))
-    assert needed_evolution(schema, path, [shorter]) == Evolution()
+    assert types_of(evolved(path, noted)) == {**expected, "s": "varchar(9)"}
+    version = table.version
+    assert evolved(path, StructField("s", VarcharType(3))).version == version
 
 
 def test_an_added_column_is_nullable_and_keeps_its_comment(path):
     """Also where the DataFrame says NOT NULL: rows that are there have no value."""
     field = StructField("x", LongType(), nullable=False, metadata={"comment": "how many"})
-    column = evolved_table(path, [field]).schema.column("x")
+    column = evolved(path, field).schema.column("x")
     assert (column.type, column.nullable, column.comment) == (ColumnType("int64"), True, "how many")
     version = kudulite.open_table(path).version
-    assert evolved_table(path, [field]).version == version
+    assert evolved(path, field).version == version
 
 
 def test_a_type_that_no_column_has_is_refused_by_name(path):
