@@ -399,7 +399,8 @@ class Table(TableFrame, BatchOperations, RowOperations):
     def history(self, key: Key) -> pa.Table:
         """Return every version of one row that the retention still holds, the oldest first.
 
-        Each version has `_change_type`, `_commit_version` and `_commit_timestamp` as in `changes`;
+        Each version has `_change_type`, `_commit_version` and `_commit_timestamp` as in `changes`,
+        and `_commit_writer`, who wrote it, null where `versions` does not list the write any more;
         a delete shows the row that was deleted. These columns of the oldest version are null if its
         time is no longer known. The result is empty if there was no such row. The columns are those
         of now: one that was added is null in versions that ended before, and `get` with `at` has

@@ -234,8 +234,8 @@ def type_from_arrow(arrow_type: pa.DataType) -> ColumnType:
         raise SchemaError("Arrow type null: no value shows the type; give a pyarrow.Schema")
     if pa.types.is_nested(arrow_type):
         raise SchemaError(
-            f"Arrow type {arrow_type} has no column type; a write, or create_table of its data, with"
-            ' nested="json" stores it as JSON text'
+            f"Arrow type {arrow_type} has no column type; a write, or create_table of its data,"
+            ' with nested="json" stores it as JSON text'
         )
     raise SchemaError(f"Arrow type {arrow_type} has no column type; known: {', '.join(TYPE_NAMES)}")
 

@@ -32,7 +32,7 @@ from kudulite.model.schema import Column, Schema
 from kudulite.reads.row_sources import arrow_batches, joined_batches, rows_table
 from kudulite.rowset.rowset import RowSet
 from kudulite.table.background_work import in_threads
-from kudulite.table.present import read_tablet
+from kudulite.table.present import listing, read_tablet
 from kudulite.table.scan_plan import entries_of_key, planned_columns, readable_columns
 from kudulite.table.snapshot import (
     ancient_history_mark,
@@ -41,6 +41,7 @@ from kudulite.table.snapshot import (
     tablet_at,
 )
 from kudulite.table.table_store import TableStore
+from kudulite.table.tags import newest_versions
 from kudulite.tablet.row_gather import RowGather
 from kudulite.tablet.tablet import Tablet
 from kudulite.tablet.tablet_scan import KeyVersion, change_columns, change_fields, key_history
@@ -278,6 +279,10 @@ def _rows_by_tablet(
             yield tablets[number], np.flatnonzero(index == number)
 
 
+# The column of `Table.history` with who wrote a version.
+WRITER_COLUMN = "_commit_writer"
+
+
 def row_history(store: TableStore, key: Key) -> pa.Table:
     """Return the versions of the row of `key`, the oldest first; see `Table.history`."""
     manifest = store.newest()
@@ -299,7 +304,7 @@ def row_history(store: TableStore, key: Key) -> pa.Table:
         for i, column in enumerate(schema.columns)
     ]
     fields = [pa.field(c.name, c.type.arrow, c.nullable or c.id in added) for c in schema.columns]
-    fields += change_fields(nullable=True)
+    fields += [*change_fields(nullable=True), pa.field(WRITER_COLUMN, pa.string())]
     arrays = [
         pa.concat_arrays([pa.nulls(0, column.type.arrow), *found])
         for column, found in zip(schema.columns, cells, strict=True)
@@ -308,6 +313,9 @@ def row_history(store: TableStore, key: Key) -> pa.Table:
         pa.array([version.change_type for version in versions], pa.int8()),
         pa.array([version.timestamp for version in versions], pa.uint64()),
     )
+    listed = newest_versions(store, listing(store))
+    writers: dict[int | None, str] = {int(one.timestamp): one.writer for one in listed}
+    arrays.append(pa.array([writers.get(v.timestamp) for v in versions], pa.string()))
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 

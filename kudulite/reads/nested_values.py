@@ -80,9 +80,7 @@ def _cell(cell: Any, name: str, table: str) -> Any:
 
 
 def _is_nested(kind: pa.DataType) -> bool:
-    if is_arrow_list(kind):
-        return pa.types.is_nested(kind.value_type)
-    return bool(pa.types.is_nested(kind))
+    return bool(pa.types.is_nested(kind.value_type if is_arrow_list(kind) else kind))
 
 
 def _is_nested_value(value: Any) -> bool:

@@ -14,7 +14,7 @@ alone are not its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from glob import glob, has_magic
 from os import PathLike, fspath
 from pathlib import Path
@@ -23,7 +23,9 @@ import pyarrow as pa
 
 from kudulite.chain.folder import has_table_files
 from kudulite.errors import OptionError
+from kudulite.model.column_cast import cast_to_column
 from kudulite.model.schema import Schema
+from kudulite.model.types import ColumnType
 from kudulite.reads.row_files import FileOptions, RowFile, columns_of_files, row_file
 from kudulite.reads.row_types import columns_of_new_table
 from kudulite.storage.local_storage import LocalStorage
@@ -50,9 +52,18 @@ def batches_of_paths(
 
     def batches() -> Iterator[pa.Table]:
         for file in files:
-            yield from file.batches(types, read, masked)
+            for rows in file.batches(types, read, masked):
+                yield rows if len(files) == 1 else _in_types(rows, types, table)
 
     return [*columns, *map(mask_of, masked)], batches()
+
+
+def _in_types(rows: pa.Table, types: Mapping[str, ColumnType], table: str) -> pa.Table:
+    """Return rows in the types of a table's columns: Parquet files may have others each."""
+    columns = dict(zip(rows.column_names, rows.columns, strict=True))
+    for name in columns.keys() & types.keys():
+        columns[name] = cast_to_column(columns[name], types[name], column=name, table=table)
+    return pa.table(columns)
 
 
 def schema_of_paths(data: Paths, table: str) -> pa.Schema:

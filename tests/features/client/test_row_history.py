@@ -40,7 +40,26 @@ def test_every_version_is_there_the_oldest_first(core):
         kudulite.Timestamp(moment).to_datetime() for moment in moments
     ]
     of_changes = list(table.changes(0).schema)[2:]
-    assert list(table.history(9).schema)[2:] == [f.with_nullable(True) for f in of_changes]
+    assert list(table.history(9).schema)[2:-1] == [f.with_nullable(True) for f in of_changes]
+
+
+def test_a_version_names_its_writer(core: CoreTables):
+    """As the list of versions does, which does not have the rows of sessions."""
+    client = core.client()
+    table = client.create_table("t", SCHEMA, primary_key="k")
+    table.insert([{"k": 1, "v": "a"}])
+    session = client.new_session()
+    session.apply(table.new_update({"k": 1, "v": "b"}))
+    session.flush()
+    table.upsert([{"k": 1, "v": "c"}])
+    listed = {one.timestamp: one.writer for one in table.versions()}
+    found = table.history(1).to_pylist()
+    assert [row["v"] for row in found] == ["a", "b", "c"]
+    writers = [row["_commit_writer"] for row in found]
+    assert writers == [listed.get(row["_commit_version"]) for row in found]
+    assert [bool(writer) for writer in writers] == [True, False, True]
+    table.flush()
+    assert table.history(1)["_commit_writer"].to_pylist() == writers
 
 
 def test_only_what_a_read_may_see_is_there(core: CoreTables):

@@ -15,7 +15,7 @@ from pyspark.sql.types import (
 )
 
 import kudulite
-from kudulite import ColumnType
+from kudulite import ColumnType, varchar
 from kudulite.errors import SchemaError
 from kudulite_spark.options import WriteOptions
 from kudulite_spark.types import CHAR_VARCHAR_KEY
