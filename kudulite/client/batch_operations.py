@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from inspect import getdoc
-from typing import Any, Never, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 import pyarrow as pa
 
@@ -39,7 +39,7 @@ from kudulite.client.computed_rows import (
     with_cells,
 )
 from kudulite.client.row_operations import RowLayout
-from kudulite.client.schema_evolution import columns_to_store, extend_schema
+from kudulite.client.schema_evolution import columns_to_store, evolved, extend_schema
 from kudulite.client.write_plan import WritePlan, check_flags, check_options
 from kudulite.errors import ColumnNotFoundError, ConflictError, OptionError, SchemaError
 from kudulite.model.aliases import Columns, Moment, Rows, Where, WriteOptions
@@ -47,7 +47,7 @@ from kudulite.model.cell import Cell, ConstantCell, computed_cell
 from kudulite.model.expression import Arithmetic
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column, Schema
-from kudulite.reads.row_sources import arrow_batches, arrow_schema, read_once, source_of
+from kudulite.reads.row_sources import arrow_batches, source_of
 from kudulite.reads.scan import Changes, RowScan
 from kudulite.shown.progress import Progress
 from kudulite.storage.new_files import NewFiles
@@ -229,44 +229,17 @@ class BatchOperations:
 
     @_with_write_options
     def apply(
-        self,
-        data: Rows,
-        operation_column: str = "op",
-        ordering_column: str | None = None,
-        *,
-        ignore_null: bool = False,
-        overwrite: bool = False,
-        application_id: str | None = None,
-        application_version: int | None = None,
-        read_at: Moment | None = None,
-        message: str | None = None,
-        unchanged: str | None = None,
-        schema_evolution: bool = False,
-        nested: str | None = None,
-        **unknown: Never,
+        self, data: Rows, operation_column: str = "op", **options: Unpack[WriteOptions]
     ) -> WriteResult:
         """Apply a mixed batch, e.g. of change capture, in one commit.
 
         `operation_column` holds I, U, D or operation names. Rows of a key apply in batch order,
         unless there is an `ordering_column`.
         """
-        check_options(self._store.name, unknown)
-        data = source_of(data, nested, self._store.name)
-        data = self._evolved(data, schema_evolution, {operation_column})
+        data = self._source_of(data, options, "apply", {operation_column})
         names, batches = arrow_batches(data, self._store.newest().schema, self._store.name)
-        return self._run(
-            batches,
-            columns=[name for name in names if name != operation_column],
-            operation_column=operation_column,
-            ordering_column=ordering_column,
-            ignore_null=ignore_null,
-            overwrite=overwrite,
-            application_id=application_id,
-            application_version=application_version,
-            read_at=read_at,
-            message=message,
-            unchanged=unchanged,
-        )
+        names = [name for name in names if name != operation_column]
+        return self._run(batches, columns=names, operation_column=operation_column, **options)
 
     @_with_write_options
     def overwrite(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
@@ -394,16 +367,8 @@ class BatchOperations:
         return BulkWrite(self._store, state, opened)
 
     def _write(self, operation: str, data: Rows, options: WriteOptions) -> WriteResult:
-        check_options(self._store.name, options)
         check_flags(self._store.name, ignore_null=options.get("ignore_null", False))
-        data = source_of(data, options.pop("nested", None), self._store.name)
-        is_evolving = options.pop("schema_evolution", False)
-        if is_evolving and operation.startswith("delete"):
-            raise OptionError(
-                f"table {self._store.name!r}: schema_evolution is for columns that a write sets,"
-                " and a delete sets none"
-            )
-        data = self._evolved(data, is_evolving)
+        data = self._source_of(data, options, operation)
         schema = self._store.newest().schema
         if isinstance(data, list | tuple) and not data and operation.startswith("update"):
             data = schema.arrow_schema().empty_table()  # no row names a column to set
@@ -411,19 +376,23 @@ class BatchOperations:
         total = sum(batch.num_rows for batch in batches) if isinstance(batches, list) else None
         return self._run(batches, total, operation=operation, columns=names, **options)
 
-    def _evolved(self, data: Rows, is_asked: bool, others: Collection[str] = ()) -> Rows:
-        """Return rows to write, after the table has got the columns that it lacks for them.
+    def _source_of(
+        self, data: Rows, options: WriteOptions, operation: str, others: Collection[str] = ()
+    ) -> Rows:
+        """Return rows to write, and take the options about their columns out of `options`.
 
-        `others` are no columns of the table. Raises OptionError, SchemaError.
+        The table has the columns for them then. `others` are no columns of the table.
         """
-        check_flags(self._store.name, schema_evolution=is_asked)
-        if not is_asked:
-            return data
-        name, schema = self._store.name, self._store.newest().schema
-        data, has_types = read_once(data, name)
-        fields = pa.schema([f for f in arrow_schema(data, name) if f.name not in others])
-        extend_schema(self._store, columns_to_store(fields, schema, name, has_types=has_types))
-        return data
+        name, is_evolving = self._store.name, options.pop("schema_evolution", False)
+        check_options(name, options)
+        check_flags(name, schema_evolution=is_evolving)
+        data = source_of(data, options.pop("nested", None), name)
+        if is_evolving and operation.startswith("delete"):
+            raise OptionError(
+                f"table {name!r}: schema_evolution is for columns that a write sets, and a delete"
+                " sets none"
+            )
+        return evolved(self._store, data, others=others) if is_evolving else data
 
     def extend_schema(self, columns: pa.Schema | Sequence[Column]) -> None:
         """Add the columns that the table lacks, nullable, and widen types, in one alteration.

@@ -8,14 +8,16 @@ widened where every value keeps its meaning: int32 to int64, float to double, de
 digits, varchar to a longer one. Key columns are not. Nothing is dropped, renamed or narrowed, and
 no row is rewritten.
 
-What is needed is found again in the turn of the alteration, so several writers add a column once.
+The turn of the alteration looks once more for columns that are missing, so several writers add a
+column once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,6 +25,7 @@ from kudulite.errors import SchemaError
 from kudulite.model.new_schema import column
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType, type_from_arrow
+from kudulite.reads.row_sources import arrow_schema, read_once
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep.alter import TableDraft, alter_table
 
@@ -35,6 +38,18 @@ def extend_schema(store: TableStore, columns: Sequence[Column]) -> None:
     schema = store.newest().schema
     if any(True for _ in _missing(schema, columns)) or any(True for _ in _wider(schema, columns)):
         alter_table(store, [partial(_extended, columns=columns)])
+
+
+def evolved(store: TableStore, data: Any, *, others: Collection[str] = ()) -> Any:
+    """Return rows to write, after the table has got the columns that it lacks for them.
+
+    `others` are no columns of the table. Raises SchemaError, LockTimeoutError, StorageError.
+    """
+    schema = store.newest().schema
+    data, has_types = read_once(data, store.name)
+    fields = pa.schema([f for f in arrow_schema(data, store.name) if f.name not in others])
+    extend_schema(store, columns_to_store(fields, schema, store.name, has_types=has_types))
+    return data
 
 
 def _extended(draft: TableDraft, columns: Sequence[Column]) -> TableDraft:

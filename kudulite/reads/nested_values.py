@@ -20,16 +20,10 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from kudulite.errors import OptionError, SchemaError
+from kudulite.errors import SchemaError
 from kudulite.model.types import is_arrow_list
 
 _CONTAINERS = (Mapping, list, tuple, np.ndarray)
-
-
-def check_nested(table: str, nested: object) -> None:
-    """Raise OptionError for another value than "json" or None."""
-    if nested not in (None, "json"):
-        raise OptionError(f"table {table!r}: nested is 'json' or left out, not {nested!r}")
 
 
 def with_json_text(data: Any, table: str) -> Any:

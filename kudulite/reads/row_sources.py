@@ -24,7 +24,6 @@ from kudulite.errors import OptionError, SchemaError
 from kudulite.model.schema import Schema
 from kudulite.model.types import ColumnType, value_text
 from kudulite.model.values import canonical_value
-from kudulite.reads.nested_values import check_nested, with_json_text
 from kudulite.tablet.operation import mask_of
 
 ACCEPTED = (
@@ -101,14 +100,17 @@ def source_of(data: Any, nested: str | None, table: str) -> Any:
 
     Raises OptionError for another form, and for files, SchemaError for what JSON does not have.
     """
-    check_nested(table, nested)
     if nested is None:
         return data
+    if nested != "json":
+        raise OptionError(f"table {table!r}: nested is 'json' or left out, not {nested!r}")
     if _are_paths(data):
         raise OptionError(
             f"table {table!r}: nested is for rows in memory, and these are in files: read them with"
             " pyarrow or pandas, and give the frame"
         )
+    from kudulite.reads.nested_values import with_json_text
+
     data = data if _is_pandas(data) else read_once(data, table)[0]
     return with_json_text(data, table)
 

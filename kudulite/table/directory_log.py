@@ -101,7 +101,7 @@ class DirectoryLog:
         stays_open: bool = False,
         has_looked: bool = False,
     ) -> DirectoryTurn:
-        """Return the table's lock, for a `with`; a look before it tells nothing."""
+        """Return the table's lock, for a `with`, whatever the caller has seen before."""
         turn = DirectoryTurn(
             self.lock_path,
             timeout_seconds,

@@ -364,7 +364,7 @@ def plan_changes(store: TableStore, request: ReadRequest) -> Read[DiffSpec]:
 def _parsed(store: TableStore, schema: Schema, request: ReadRequest) -> ReadRequest:
     """Return a request whose texts are parsed."""
     try:
-        order = parse_order(request.order_by, schema)
+        order = parse_order(request.order_by, schema) if request.order_by else ()
         return replace(request, where=parsed(request.where, schema), order_by=order)
     except UsageError as error:
         raise type(error)(f"table {store.name!r}: {error}") from error

@@ -164,7 +164,7 @@ class Stager:
         tablets: list[StagedTablet],
         operations: list[StagedOperations],
     ) -> None:
-        if tablets or operations:  # a long write notes that it goes on
+        if tablets or operations:  # a long write notes that it is still under way
             check_write_is_open(self.store, self.state.write_id)
         if self.manifest.schema.auto_incrementing is not None:
             rows = numbered(self.store, self.manifest, rows, codes <= Operation.UPSERT_IGNORE)

@@ -30,6 +30,8 @@ MODES = {"rb", "wb", "xb", "ab", "r", "w", "x", "a", "r+b"}
 OF_USERS = {
     "kudulite/basefile/block_cache.py": "reads how much memory a container may use",
     "kudulite/kudu/__init__.py": "asks whether a user's text is a directory",
+    "kudulite/reads/row_files.py": "reads files with rows that users give",
+    "kudulite/reads/source_paths.py": "finds the files with rows that users name",
     "kudulite/shown/progress.py": "asks how wide a terminal is",
     "kudulite/tools": "commands read and write files of users; doctor examines a file system",
 }

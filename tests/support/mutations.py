@@ -33,9 +33,8 @@ _TESTS = {
     "power": f"{_CASES}at_any_step_keeps_what_was_promised[{{}}-16]",
     "killed": f"{_CASES}after_a_kill_keeps_what_was_promised_since[{{}}-a session-5]",
 }
-_LOCKED = "turn = stack.enter_context(self.turn(timeout_seconds=timeout_seconds))"
+_LOCKED = "                stack.enter_context(turn)"
 _UNLOCKED = (
-    "turn = self.turn(timeout_seconds=timeout_seconds)\n"
     "                turn._acquire = (lambda: None) if work.startswith({!r}) else turn._acquire\n"
     "                stack.enter_context(turn)"
 )

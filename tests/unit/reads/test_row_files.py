@@ -112,7 +112,8 @@ def test_a_type_that_is_given_is_taken(tmp_path):
     assert column(table, "code") == ("string", ["100", "200"])
     assert column(table, "price") == ("decimal(9, 2)", [Decimal("1.50"), Decimal("2.25")])
     assert column(table, "n")[0] == "int8"
-    assert "no such column, but id, code, price, n" in refusal(tmp_path, file, "--types", "x=int8")
+    message = refusal(tmp_path, file, "--types", "x=int8")
+    assert "'x', which the files do not have; their columns are id, code, price, n" in message
     assert "expected NAME=TYPE" in refusal(tmp_path, file, "--types", "code")
     assert "unknown column type" in refusal(tmp_path, file, "--types", "code=text")
     message = refusal(tmp_path, file, "--types", "price=decimal(9,1)")
