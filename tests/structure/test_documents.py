@@ -33,6 +33,9 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 ANCHOR = re.compile(r"\]\(([^)#\s]*\.md)?#([^)\s]+)\)")
+# A link to another page, and the name of a page's file as its text.
+PAGE_LINK = re.compile(r"\[([^\]]*)\]\([^)\s]*\.(?:md|ipynb)(?:#[^)\s]*)?\)")
+PAGE_NAME = re.compile(r"^`?[\w./]+\.(?:md|ipynb)`?$")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 # Where the documents keep their tables; the tests put a temporary folder there.
 DATA = "/data/warehouse"
@@ -112,6 +115,25 @@ def test_links_lead_to_files(document):
         if "://" not in target and not (document.parent / target).exists()
     ]
     assert missing == []
+
+
+def file_name_texts(text: str) -> list[str]:
+    """The links to pages whose text is a file's name in place of a title."""
+    return [found[0] for found in PAGE_LINK.finditer(text) if PAGE_NAME.search(found[1])]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_text_of_a_link_to_a_page_is_no_file_name(document):
+    """On the site a page has a title; sources have names."""
+    assert file_name_texts(document.read_text()) == []
+
+
+def test_a_link_text_that_is_a_file_name_is_found():
+    """With code marks, folders and anchors, too; a source may be named."""
+    assert file_name_texts("[a.md](a.md), [`b/a.md`](b/a.md#c), [x](a.md), [a.py](a.py)") == [
+        "[a.md](a.md)",
+        "[`b/a.md`](b/a.md#c)",
+    ]
 
 
 def anchors(text: str) -> set[str]:
