@@ -40,8 +40,8 @@ autodoc_default_options = {
 maximum_signature_line_length = 80
 # A class with fewer members needs no table of them.
 MEMBERS_MIN = 4
-# The first sentence of a paragraph; a dot inside a word or after "e.g" ends none.
-SENTENCE = re.compile(r".*?(?:[.:;](?= |$)|$)")
+# The first sentence of a paragraph, to its dot or to the colon before an example.
+SENTENCE = re.compile(r".*?(?=\. |[.:]$|$)")
 _TRAILING_UNDERSCORE = re.compile(r"(\w)_(?=[^\w`]|$)")
 
 # In docstrings `name` is code.
@@ -110,7 +110,7 @@ def _members(cls):
                 continue
             seen.add(member)
             paragraph = " ".join(text.split("\n\n")[0].split())
-            yield member, _TRAILING_UNDERSCORE.sub(r"\1\_", SENTENCE.match(paragraph)[0])
+            yield member, _TRAILING_UNDERSCORE.sub(r"\1\_", SENTENCE.match(paragraph)[0]) + "."
 
 
 def setup(app):
