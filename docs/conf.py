@@ -27,6 +27,7 @@ nb_execution_mode = "off"
 # The button copies what was typed, without prompts and without what was printed.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+copybutton_copy_empty_lines = False
 
 autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"
