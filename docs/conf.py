@@ -73,7 +73,7 @@ def signature_as_written(app, what, name, obj, options, signature, returns):
     if what == "method" and shown and shown[0].name in ("self", "cls"):
         del shown[0]
     text = stringify_signature(written.replace(parameters=shown), unqualified_typehints=True)
-    arguments, _, result = text.partition(" -> ")
+    arguments, _, result = text.replace("Unpack[WriteOptions]", "WriteOptions").partition(" -> ")
     return arguments, result or None
 
 
@@ -82,7 +82,8 @@ def new_session(self, *parameters, **options):
 
 
 # The client has the class itself under this name, which would be shown as an alias.
-new_session.__signature__ = inspect.signature(kudulite.Session.__init__)
+_of_session = inspect.signature(kudulite.Session.__init__)
+new_session.__signature__ = _of_session.replace(return_annotation="Session")
 
 
 def table_of_members(app, what, name, obj, options, lines):
