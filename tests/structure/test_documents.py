@@ -59,7 +59,7 @@ def missing_modules(block: str) -> list[str]:
 
 
 def can_be_imported(name: str) -> bool:
-    """Whether there is a module; Starlette's client raises a RuntimeError where httpx is missing."""
+    """Whether there is a module; Starlette raises a RuntimeError where another one is missing."""
     try:
         importlib.import_module(name)
     except (ImportError, RuntimeError):
