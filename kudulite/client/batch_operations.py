@@ -54,6 +54,7 @@ from kudulite.storage.new_files import NewFiles
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.open_writes import begin_write
 from kudulite.table.read_request import ReadRequest
+from kudulite.table.snapshot import check_readable, moment_of
 from kudulite.table.table_store import TableStore
 from kudulite.table.tags import moment_or_version
 from kudulite.table.write_state import WriteState
@@ -279,7 +280,9 @@ class BatchOperations:
                 f"table {self._store.name!r}: restore takes a moment, or version=… with a number"
                 " that versions() lists"
             )
-        start = moment_or_version(self._store, moment, version)
+        start, manifest = moment_or_version(self._store, moment, version), self._store.newest()
+        # Changes may begin before there was a table; its rows of then would be none.
+        check_readable(self._store, manifest, moment_of(self._store, manifest, start), start)
 
         def as_restore(state: WriteState) -> WriteState:  # each row is that of another key
             return state.labelled("restore").restoring().merging()

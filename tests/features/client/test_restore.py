@@ -31,6 +31,16 @@ def rows(keys, value: str | None = "x") -> pa.Table:
     return pa.table({"k": keys, "v": keys, "s": [value] * len(keys)}, schema=SCHEMA)
 
 
+def test_a_moment_before_the_table_was_created_is_refused(table):
+    """As by `scan`; the rows of then are not none, and a slip of the pen deletes nothing."""
+    for moment in ("1 hour ago", EPOCH):
+        with pytest.raises(TimestampError, match=r"before (the table was created|1970)"):
+            table.restore(moment)
+    assert len(table) == 10
+    table.restore(version=1)
+    assert len(table) == 0
+
+
 def test_inserts_updates_and_deletes_are_undone(table):
     """In one version, which counts them; the past stays, so a restore can be undone."""
     before, moment = stored(table), table.current_timestamp()
