@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -210,9 +211,13 @@ class LogCommit:
             for c in commit.changes:
                 record = AppendedRecord(c.record, c.keys, c.locations, len(c.content))
                 appended.setdefault(c.memory, []).append(record)
-        for stores, records in appended.items():
-            stores.apply(records, end)
-        return memory.growth(appended)
+        # Another thread may have given memory up between two commits of a group. Stores that have
+        # not all of a tablet's changes read them from the log's rows when they are next used.
+        for_tablet = Counter(stores.base.id for stores in appended)
+        whole = [stores for stores in appended if for_tablet[stores.base.id] == 1]
+        for stores in whole:
+            stores.apply(appended[stores], end)
+        return memory.growth(whole)
 
     def _append(self, contents: Sequence[bytes], timestamp: int) -> LogPosition:
         """Append commits to the table's log, durably; return where the log ends then."""

@@ -11,7 +11,7 @@ import kudulite
 from kudulite.client.table import Table
 from kudulite.errors import KuduliteError, RowError, StorageError
 from kudulite.table.table_store import TableStore
-from kudulite.writes import log_commit
+from kudulite.writes import batch_commit, log_commit
 from tests.support.tables.core_tables import CoreTables
 from tests.support.tables.row_writes import MIDDLE, new_table, store_of
 from tests.support.tiers import tiered
@@ -21,6 +21,40 @@ LIMIT = 20
 
 def table_of(core: CoreTables, tablets: int = 2) -> Table:
     return new_table(core.client("small", small_write_rows_max=LIMIT), tablets)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_memory_that_is_given_up_meanwhile_loses_no_row(core: CoreTables, monkeypatch, at: int):
+    """A reader that sees a newer version gives up memory, between two batches of one append.
+
+    Batches before and after it are on two memories then. Readers of both see all rows, and a flush
+    writes them.
+    """
+    table = table_of(core, tablets=1)
+    table.insert([{"k": k, "v": 0} for k in range(6)])
+    table.flush()
+    table.update([{"k": 5, "v": 1}])
+    real, calls = batch_commit.recover, []
+
+    def recover(store: TableStore, turn: Any) -> Any:
+        calls.append(turn)
+        if len(calls) == at:
+            store.environment.memories.pop(store.memory_key, None)
+        return real(store, turn)
+
+    monkeypatch.setattr(batch_commit, "recover", recover)
+    before = appends(store_of(table))
+    updates = [lambda k=k: table.update([{"k": k, "v": 10 + k}]) for k in range(4)]
+    results = Together(table, 4).run(updates)
+    assert [result.updated for result in results] == [1, 1, 1, 1]
+    assert appends(store_of(table)) == before + 1
+    expected = {0: 10, 1: 11, 2: 12, 3: 13, 4: 0, 5: 1}
+    for reader in (table, core.client("small").table(table.name)):
+        assert {k: v for k, (v, _) in content(reader).items()} == expected
+        assert [reader.get(k)["v"] for k in range(6)] == list(expected.values())
+    table.update([{"k": 0, "v": 20}])
+    table.flush()
+    assert {k: v for k, (v, _) in content(table).items()} == {**expected, 0: 20}
 
 
 class Together:

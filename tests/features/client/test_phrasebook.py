@@ -126,6 +126,7 @@ def duckdb_names(names: dict[str, Any]) -> Any:
     connection.register("rows", ROWS)
     connection.execute("CREATE TABLE cities (city TEXT PRIMARY KEY, people BIGINT, area DOUBLE)")
     connection.execute("INSERT INTO cities FROM now")
+    connection.execute("COPY now TO 'cities.parquet'")
     return lambda: connection.sql("FROM cities")
 
 
