@@ -38,6 +38,17 @@ from kudulite.errors import (
 from kudulite_spark.options import Place, WriteOptions
 from kudulite_spark.procedures import PROCEDURES, call_procedure, procedure_parameters
 from kudulite_spark.session_zone import in_zone
+from kudulite_spark.table_properties import (
+    COMMENT,
+    LOCATION,
+    RETENTION,
+    check_names,
+    duration,
+    partition_names,
+    partition_values,
+    set_property,
+    shown_properties,
+)
 from kudulite_spark.types import (
     CURRENT_DEFAULT,
     column_comment,
@@ -67,9 +78,7 @@ _OF_A_DATAFRAME = (
     "Make the table of a DataFrame with df.writeTo(name).tableProperty('primaryKey', 'id').create()"
 )
 _BUCKET = re.compile(r"bucket\((\d+), (.+)\)")
-# Spark's own properties of a table.
-_LOCATION, _COMMENT, _OWNER = "location", "comment", "owner"
-_SPARK_PROPERTIES = (_COMMENT, _OWNER, "provider", "external", "is_managed_location")
+_KEY_SETTING = "spark.kudulite.primaryKey"
 
 Question = dict[str, Any]
 Answer = dict[str, Any]
@@ -105,8 +114,9 @@ def with_table_note(struct: StructType, table: Table, schema: Schema, snapshot: 
         "primaryKey": schema.key_names,
         "isPlain": all(c.mutable and not c.auto_incrementing for c in schema.columns),
         "snapshot": str(int(snapshot)),
-        "properties": (properties := _properties(table)),
+        "properties": (properties := shown_properties(table)),
         "propertyNames": list(properties),
+        **({"partitionNames": names} if (names := partition_names(table)) else {}),
     }
     return with_note(with_default_notes(struct, schema), note)
 
@@ -132,34 +142,6 @@ def _error(error: KuduliteError) -> Answer:
     return {"error": type(error).__name__, "message": str(error)}
 
 
-def _properties(table: Table) -> dict[str, str]:
-    """Return what DESCRIBE TABLE EXTENDED and SHOW TBLPROPERTIES show."""
-    partition = table.partition_schema
-    found = {
-        "provider": "kudulite",
-        _LOCATION: str(table.path),
-        _OWNER: table.owner,
-        _COMMENT: table.comment,
-        "primaryKey": ", ".join(table.schema.key_names),
-        "hashPartitions": "; ".join(
-            f"{', '.join(part.columns)}:{part.bucket_count}" for part in partition.hash_dimensions
-        ),
-        "rangePartitions": _range_option(partition) if partition.range_columns else "",
-        # So SHOW CREATE TABLE leaves out LOCATION, which CREATE TABLE refuses.
-        "is_managed_location": "true",
-    }
-    return {name: value for name, value in found.items() if value}
-
-
-def _range_option(partition: Any) -> str:
-    """Return the ranges as the option rangePartitions has them."""
-    bounds = []
-    for bound in partition.ranges:
-        own = [[list(d.columns), d.bucket_count] for d in bound.hash_dimensions or ()]
-        bounds.append([bound.lower, bound.upper, *([own] if own else [])])
-    return json.dumps({"columns": partition.range_columns, "bounds": bounds}, default=str)
-
-
 # -- Answers about tables
 
 
@@ -174,9 +156,17 @@ class _Definition:
     schema: Schema
     partitioning: Partitioning
     comment: str | None
+    history_seconds: int | None  # None if the statement does not say it
 
     def create(self, client: kudulite.Client, name: str) -> Table:
-        return client.create_table(name, self.schema, self.partitioning, comment=self.comment)
+        made = client.create_table(name, self.schema, self.partitioning, comment=self.comment)
+        return self.keep_history(client, made)
+
+    def keep_history(self, client: kudulite.Client, table: Table) -> Table:
+        """Give a table the retention of the statement, which is no part of its definition."""
+        if self.history_seconds in (None, table.history_retention):
+            return table
+        return client.new_table_alterer(table).set_history_retention(self.history_seconds).alter()
 
     def is_of(self, table: Table) -> bool:
         """Whether a table is as a new one of this definition would be, but for its rows."""
@@ -202,7 +192,8 @@ def _stage(place: Place, question: Question) -> Answer:
         raise TableExistsError(f"table {path!r} exists")
     if not is_there and kind == REPLACE:
         raise TableNotFoundError(f"no table at {path!r}; CREATE OR REPLACE TABLE makes one")
-    if is_there and definition.is_of(client.table(name)):
+    if is_there and definition.is_of(table := client.table(name)):
+        definition.keep_history(client, table)
         return {"path": path, "isOverwrite": True}
     staging = client.new_staging()
     try:
@@ -233,11 +224,11 @@ def _unstage(place: Place, question: Question) -> Answer:
 
 def _definition(path: str, question: Question) -> _Definition:
     properties = dict(question["properties"])
-    if _LOCATION in properties:
+    if LOCATION in properties:
         raise OptionError(
-            f"table {path!r}: LOCATION {properties[_LOCATION]!r}: a table of the catalog is a"
+            f"table {path!r}: LOCATION {properties[LOCATION]!r}: a table of the catalog is a"
             " directory in that of its namespace; leave LOCATION out, or name the table by its"
-            f" path, as in `{properties[_LOCATION]}`"
+            f" path, as in `{properties[LOCATION]}`"
         )
     if (provider := properties.get("provider", "kudulite")) != "kudulite":
         raise OptionError(
@@ -250,19 +241,10 @@ def _definition(path: str, question: Question) -> _Definition:
     buckets += [_bucket_option(path, text) for text in question["partitions"]]
     if buckets:
         properties["hashPartitions"] = "; ".join(buckets)
-    known = ("hashPartitions", "primaryKey", "rangePartitions", *_SPARK_PROPERTIES)
-    if unknown := sorted(n for n in properties if n not in known and not n.startswith("option.")):
-        raise OptionError(
-            f"table {path!r}: unknown table property {', '.join(map(repr, unknown))}; known:"
-            " comment, hashPartitions, primaryKey, rangePartitions"
-        )
-    options = WriteOptions.parse({**properties, "path": path})
-    if options.primary_key is None:
-        raise SchemaError(
-            f"table {path!r} has no primary key: write PRIMARY KEY (id) after the columns, or"
-            f" TBLPROPERTIES ('primaryKey'='id'). {_OF_A_DATAFRAME}"
-        )
+    check_names(f"table {path!r}", properties)
+    retention = properties.pop(RETENTION, None)
     struct = StructType.fromJson(json.loads(question["schema"]))
+    options = _with_key(path, properties, question.get("keySetting"), struct.fieldNames())
     options = with_layout_names(options, struct.fieldNames())
     _check_order(path, struct.fieldNames(), options.primary_key or ())
     defaults = {
@@ -273,7 +255,33 @@ def _definition(path: str, question: Question) -> _Definition:
         if CURRENT_DEFAULT in field.metadata
     }
     schema = table_schema(struct, options.primary_key or (), path, defaults)
-    return _Definition(schema, partitioning_of(options), properties.get(_COMMENT))
+    history_seconds = None if retention is None else duration(retention, RETENTION)
+    return _Definition(schema, partitioning_of(options), properties.get(COMMENT), history_seconds)
+
+
+def _with_key(
+    path: str, properties: dict[str, str], setting: str | None, names: list[str]
+) -> WriteOptions:
+    """Return the options of a new table; its key is the setting's if the statement names none."""
+    options = WriteOptions.parse({**properties, "path": path})
+    if options.primary_key is not None:
+        return options
+    if setting is None:
+        raise SchemaError(
+            f"table {path!r} has no primary key: write TBLPROPERTIES ('primaryKey'='id'), or"
+            " PRIMARY KEY (id) where the statement lists the columns, or give the key of all tables"
+            f" without one of their own by SET {_KEY_SETTING} = id. {_OF_A_DATAFRAME}"
+        )
+    options = WriteOptions.parse({**properties, "path": path, "primaryKey": setting})
+    key = with_layout_names(options, names).primary_key or ()
+    own = (*names, kudulite.Schema.get_auto_incrementing_column_name())
+    if missing := [name for name in key if name not in own]:
+        raise SchemaError(
+            f"table {path!r} has no primary key: the setting {_KEY_SETTING} names"
+            f" {', '.join(map(repr, missing))}, which is none of the columns"
+            f" {', '.join(names)}; write TBLPROPERTIES ('primaryKey'='…') in the statement"
+        )
+    return options
 
 
 def _check_order(path: str, names: list[str], primary_key: Sequence[str]) -> None:
@@ -412,15 +420,6 @@ def _set_default(alterer: TableAlterer, step: Question) -> None:
         spec.default(value)
 
 
-def _set_property(alterer: TableAlterer, step: Question) -> None:
-    if step["property"] != _COMMENT:
-        raise NotSupportedError(
-            f"property {step['property']!r} cannot be changed: of a table that exists, only"
-            " 'comment' can"
-        )
-    alterer.set_comment(step.get("value", ""))
-
-
 def _field(step: Question) -> StructField:
     return StructType.fromJson(json.loads(step["type"])).fields[0]
 
@@ -439,8 +438,8 @@ _STEPS: dict[str, Callable[[TableAlterer, Question], object]] = {
     "UpdateColumnComment": lambda alterer, step: alterer.alter_column(step["column"][0]).comment(
         step["comment"]
     ),
-    "SetProperty": _set_property,
-    "RemoveProperty": _set_property,
+    "SetProperty": set_property,
+    "RemoveProperty": set_property,
 }
 
 
@@ -506,6 +505,7 @@ _ANSWERS: dict[str, Callable[[Place, Question], Answer]] = {
     "dropNamespace": _drop_namespace,
     "moment": _moment,
     "namespaces": _namespaces,
+    "partitions": lambda place, question: {"values": partition_values(place.table())},
     "partitioning": lambda place, question: described_partitioning(place.table()),
     "procedure": lambda place, question: {"names": procedure_parameters(question["name"])},
     "procedures": lambda place, question: {"names": list(PROCEDURES)},

@@ -32,6 +32,7 @@ public class Catalog
     implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
   static final String ERROR_CLASS = "PYTHON_DATA_SOURCE_ERROR";
   static final String QUESTION = "kudulitecatalog";
+  private static final String KEY = "spark.kudulite.primaryKey";
 
   private String name;
   private String warehouse;
@@ -225,7 +226,11 @@ public class Catalog
     }
     MetadataBuilder given = new MetadataBuilder();
     info.properties().forEach(given::putString);
-    return question(call)
+    MetadataBuilder question = question(call);
+    if (SQLConf.get().contains(KEY)) {
+      question.putString("keySetting", SQLConf.get().getConfString(KEY));
+    }
+    return question
         .putString("schema", info.schema().json())
         .putStringArray("partitions", Arrays.stream(info.partitions())
             .map(Transform::describe).toArray(String[]::new))
