@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import kudulite
 from kudulite.errors import (
+    CorruptionError,
     KuduliteError,
     NotSupportedError,
     OptionError,
@@ -42,6 +42,7 @@ from kudulite_spark.table_properties import (
     COMMENT,
     LOCATION,
     RETENTION,
+    changes_nothing,
     check_names,
     duration,
     partition_names,
@@ -60,12 +61,13 @@ from kudulite_spark.types import (
     with_layout_names,
     with_note,
 )
+from kudulite_spark.views import VIEW_ANSWERS, Refused, check_no_view, namespace, read_view
 from kudulite_spark.write_plan import described_partitioning, partitioning_of
 
 if TYPE_CHECKING:
     from kudulite import Partitioning, Schema, Table, TableAlterer
 
-NO_NAMESPACE, NAMESPACE_EXISTS, NOT_EMPTY = "NoNamespace", "NamespaceExists", "NotEmpty"
+NAMESPACE_EXISTS, NOT_EMPTY = "NamespaceExists", "NotEmpty"
 # Kinds of a staged table; the third is createOrReplace.
 CREATE, REPLACE = "create", "replace"
 
@@ -84,16 +86,12 @@ Question = dict[str, Any]
 Answer = dict[str, Any]
 
 
-class _Refused(Exception):
-    """An answer that is no result, of a kind that the catalog knows."""
-
-
 def answered(place: Place, text: str) -> StructType:
     """Do what the catalog asks for; `text` is the question in JSON."""
     question = json.loads(text)
     try:
         answer = _ANSWERS[question["call"]](place, question)
-    except _Refused as refusal:
+    except Refused as refusal:
         answer = {"error": str(refusal), "message": str(refusal)}
     except KuduliteError as error:
         answer = _error(error)
@@ -101,9 +99,17 @@ def answered(place: Place, text: str) -> StructType:
     return _noted({name: value for name, value in answer.items() if value != []})
 
 
-def load_failed(error: KuduliteError) -> StructType:
-    """Return the answer to a load() that failed."""
-    return with_note(_noted({}), _error(error))
+def load_failed(error: KuduliteError, place: Place) -> StructType:
+    """Return the answer to a load() that failed: the view that is in place of a table, if any."""
+    note = _error(error)
+    if isinstance(error, TableNotFoundError):
+        try:
+            note["view"] = read_view(place)
+        except CorruptionError as damage:
+            note = _error(damage)
+        except UsageError:
+            pass  # no view either, or in a place where none can be
+    return with_note(_noted({}), note)
 
 
 def with_table_note(struct: StructType, table: Table, schema: Schema, snapshot: int) -> StructType:
@@ -146,7 +152,7 @@ def _error(error: KuduliteError) -> Answer:
 
 
 def _tables(place: Place, question: Question) -> Answer:
-    return {"names": _namespace(place).list_tables()}
+    return {"names": namespace(place).list_tables()}
 
 
 @dataclass(frozen=True)
@@ -176,8 +182,9 @@ class _Definition:
 
 
 def _create(place: Place, question: Question) -> Answer:
+    check_no_view(place)
     definition = _definition(place.path, question)
-    definition.create(_namespace(place.parent), place.name)
+    definition.create(namespace(place.parent), place.name)
     return {}
 
 
@@ -185,7 +192,8 @@ def _stage(place: Place, question: Question) -> Answer:
     """Prepare what `_publish` makes visible: a hidden table, or new rows of the one that is there.
 
     A table that is defined as before keeps its history: its rows are replaced in one version."""
-    client, path, name, kind = _namespace(place.parent), place.path, place.name, question["kind"]
+    client, path, name, kind = namespace(place.parent), place.path, place.name, question["kind"]
+    check_no_view(place)
     definition = _definition(path, question)
     is_there = client.table_exists(name)
     if is_there and kind == CREATE:
@@ -207,7 +215,7 @@ def _stage(place: Place, question: Question) -> Answer:
 def _publish(place: Place, question: Question) -> Answer:
     staged = place.of(question["staged"])
     if staged != place:
-        client = _namespace(place.parent)
+        client = namespace(place.parent)
         client.publish_table(staged.table(), overwrite=question["kind"] != CREATE)
     elif not question["isWritten"]:
         place.table().truncate()
@@ -218,7 +226,7 @@ def _unstage(place: Place, question: Question) -> Answer:
     staged = place.of(question["staged"])
     if staged != place:
         staged.parent.client().delete_table(staged.name)
-        _namespace(place.parent).delete_directory(staged.parent.name)
+        namespace(place.parent).delete_directory(staged.parent.name)
     return {}
 
 
@@ -324,6 +332,7 @@ def _rename(place: Place, question: Question) -> Answer:
             " namespace; copy it there with `kudulite copy`"
         )
     client, name = _existing(place)
+    check_no_view(target)
     client.rename_table(name, target.name)
     return {}
 
@@ -378,8 +387,11 @@ def _window(place: Place, question: Question) -> Answer:
 def _alter(place: Place, question: Question) -> Answer:
     client, name = _existing(place)
     table, path = client.table(name), place.path
+    steps = [step for step in question["steps"] if not changes_nothing(step)]
+    if not steps:
+        return {}
     alterer = client.new_table_alterer(table)
-    for step in question["steps"]:
+    for step in steps:
         if step["step"] not in _STEPS:
             raise NotSupportedError(
                 f"table {path!r}: ALTER TABLE with {step['step']} is not possible; possible are:"
@@ -464,39 +476,32 @@ def _warehouse(place: Place, question: Question) -> Answer:
 
 
 def _namespaces(place: Place, question: Question) -> Answer:
-    return {"names": _namespace(place).list_directories()}
+    return {"names": namespace(place).list_directories()}
 
 
 def _create_namespace(place: Place, question: Question) -> Answer:
     try:
-        _namespace(place.parent).create_directory(place.name)
+        namespace(place.parent).create_directory(place.name)
     except TableExistsError:
-        raise _Refused(NAMESPACE_EXISTS) from None
+        raise Refused(NAMESPACE_EXISTS) from None
     return {}
 
 
 def _drop_namespace(place: Place, question: Question) -> Answer:
-    client = _namespace(place)
-    tables = client.list_tables()
-    if client.list_directories() or (tables and not question["cascade"]):
-        raise _Refused(NOT_EMPTY)
+    client = namespace(place)
+    tables, views = client.list_tables(), client.list_views()
+    if client.list_directories() or ((tables or views) and not question["cascade"]):
+        raise Refused(NOT_EMPTY)
     for name in tables:
         client.delete_table(name)
+    for name in views:
+        client.delete_view(name)
     place.parent.client().delete_directory(place.name)
     return {}
 
 
-def _namespace(place: Place) -> kudulite.Client:
-    """Return the client of a namespace."""
-    try:
-        place.table()
-    except TableNotFoundError:
-        with suppress(TableNotFoundError):
-            return place.client(create=False)
-    raise _Refused(NO_NAMESPACE)
-
-
 _ANSWERS: dict[str, Callable[[Place, Question], Answer]] = {
+    **VIEW_ANSWERS,
     "alter": _alter,
     "callProcedure": call_procedure,
     "create": _create,

@@ -98,17 +98,17 @@ def set_property(alterer: TableAlterer, step: Mapping[str, Any]) -> None:
     elif name == RETENTION:
         seconds = HISTORY_SECONDS_DEFAULT if value is None else duration(value, RETENTION)
         alterer.set_history_retention(seconds)
-    elif name in (_KEY, _HASHED, _RANGES):
-        how = " CALL add_range_partition and drop_range_partition change ranges"
+    else:
+        how = "; the procedures add_range_partition and drop_range_partition change ranges"
         raise NotSupportedError(
-            f"property {name!r} cannot be changed: it is made with the table."
-            f"{how if name == _RANGES else ''}"
+            f"property {name!r} cannot be changed{_advice([name])}: of a table that exists, only"
+            f" {COMMENT!r} and {RETENTION!r} can{how if name == _RANGES else ''}"
         )
-    elif value is not None:
-        raise NotSupportedError(
-            f"property {name!r} cannot be set{_advice([name])}; of a table that exists,"
-            f" {COMMENT!r} and {RETENTION!r} can"
-        )
+
+
+def changes_nothing(step: Mapping[str, Any]) -> bool:
+    """Whether a step of an alteration is UNSET of a property that no table has."""
+    return step["step"] == "RemoveProperty" and step["property"] not in TABLE_PROPERTIES
 
 
 def duration(text: str, name: str) -> int:
