@@ -291,7 +291,10 @@ def test_a_table_is_made_again_of_what_spark_shows(spark, warehouse, tmp_path):
     extended = {row[0]: row[1] for row in rows(spark, f"DESCRIBE EXTENDED {warehouse}.u")}
     assert (extended["Comment"], extended["Provider"]) == ("a table", "kudulite")
     assert extended["Statistics"] == "0 bytes, 0 rows"
-    assert "hashPartitions=id:2,primaryKey=id, day,rangePartitions=" in extended["Table Properties"]
+    assert (
+        "hashPartitions=id:2,historyRetention=7 days,primaryKey=id, day,range"
+        in extended["Table Properties"]
+    )
 
 
 def test_columns_are_added_by_an_insert_and_a_merge(spark, warehouse):
