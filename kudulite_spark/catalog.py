@@ -276,9 +276,9 @@ def _with_key(
         return options
     if setting is None:
         raise SchemaError(
-            f"table {path!r} has no primary key: write TBLPROPERTIES ('primaryKey'='id'), or"
-            " PRIMARY KEY (id) where the statement lists the columns, or give the key of all tables"
-            f" without one of their own by SET {_KEY_SETTING} = id. {_OF_A_DATAFRAME}"
+            f"table {path!r} has no primary key: write PRIMARY KEY (id) after the columns, or"
+            " TBLPROPERTIES ('primaryKey'='id'), or give the key of all tables that name none by"
+            f" SET {_KEY_SETTING} = id. {_OF_A_DATAFRAME}"
         )
     options = WriteOptions.parse({**properties, "path": path, "primaryKey": setting})
     key = with_layout_names(options, names).primary_key or ()
