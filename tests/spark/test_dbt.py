@@ -71,6 +71,8 @@ models:
       - name: customer_id
         data_tests: [unique, {relationships: {arguments: {to: "ref('customers')", field: id}}}]
 """,
+    "models/first_view.sql": "select 1 as id",
+    "models/first_table.sql": "{{ config(materialized='table', unique_key='id') }} select 1 as id",
     "tests/no_negative_total.sql": "select * from {{ ref('totals') }} where total < 0",
 }
 WITHOUT_MACROS = {
@@ -151,7 +153,9 @@ def test_the_project_of_the_page_is_built_twice(dbt, project):
     assert client["runs"].shape == (2, 2) and client["made"].schema.key_names == ["n"]
     assert client["numbers"].schema.key_names == ["id"]
 
-    write(project, seeds(LATER))
+    names = ["models/first_view.sql", "models/first_table.sql"]
+    texts = [OTHER_FILES[name] for name in names]  # each becomes the kind of the other
+    write(project, {**seeds(LATER), **dict(zip(names, reversed(texts), strict=True))})
     run(dbt, project, ["build"], ["docs", "generate"])
     totals = client["totals"]
     assert {row["customer_id"]: row["total"] for row in totals.scan()} == {1: 30.5, 2: 7.25, 4: 1.5}
@@ -166,9 +170,11 @@ def test_the_project_of_the_page_is_built_twice(dbt, project):
         ("Ada", "London", False), ("Ada", "Paris", True), ("Bo", "Oslo", True),
         ("Cy", "Rome", False), ("Di", "Bern", True),
     ]  # fmt: skip
-    assert client.list_views() == ["recent_orders", "small"]
+    assert client.list_views() == ["first_table", "recent_orders", "small"]
+    assert client["first_view"].scan().to_pylist() == [{"id": 1}]
     nodes = json.loads((project / "target" / "catalog.json").read_text())["nodes"]
     kinds = {name.split(".")[-1]: node["metadata"]["type"] for name, node in nodes.items()}
-    tables = ("customers", "customers_over_time", "last_orders", "orders", "seen", "totals")
-    assert kinds == {**dict.fromkeys(tables, "table"), "recent_orders": "view"}
+    views = dict.fromkeys(("first_table", "recent_orders"), "view")
+    assert len(kinds) == 9
+    assert {name: kind for name, kind in kinds.items() if kind != "table"} == views
     assert list(nodes["model.shop.recent_orders"]["columns"])[:2] == ["order_id", "customer_id"]
