@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 import kudulite
-from kudulite.errors import CorruptionError, TableExistsError, TableNotFoundError
+from kudulite.errors import CorruptionError, TableExistsError, TableNotFoundError, UsageError
 from kudulite_spark.options import Place
 
 NO_NAMESPACE, NO_VIEW, VIEW_EXISTS = "NoNamespace", "NoView", "ViewExists"
@@ -52,10 +52,8 @@ def read_view(place: Place) -> View:
         view = json.loads(text)
         if view.pop("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
-        view["settingNames"], view["propertyNames"] = (
-            list(view["settings"]),
-            list(view["properties"]),
-        )
+        view["settingNames"] = list(view["settings"])
+        view["propertyNames"] = list(view["properties"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError(
             f"view {place.path!r}: the file is no view that this kudulite reads ({error}); upgrade,"
@@ -66,9 +64,11 @@ def read_view(place: Place) -> View:
 
 def check_no_view(place: Place) -> None:
     """Raise TableExistsError if a view has the name that a table is to get."""
-    with suppress(TableNotFoundError):
-        if place.name in place.parent.client(create=False).list_views():
-            raise TableExistsError(f"{place.path!r} is a view; DROP VIEW makes its name free")
+    views: list[str] = []
+    with suppress(UsageError):  # no namespace, which the statement itself reports
+        views = place.parent.client(create=False).list_views()
+    if place.name in views:
+        raise TableExistsError(f"{place.path!r} is a view; DROP VIEW makes its name free")
 
 
 def _create(place: Place, question: View) -> View:

@@ -342,7 +342,7 @@ class Client:
         return list_views(self._environment.storage, self.root)
 
     def read_view(self, name: str) -> str:
-        """Return the text of a view. Raises TableNotFoundError, StorageError."""
+        """Return the text of a view. Raises TableNotFoundError, CorruptionError, StorageError."""
         return read_view(self._environment.storage, self.root, name)
 
     def write_view(self, name: str, text: str, *, replace: bool = False) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kudulite.errors import TableExistsError, TableNotFoundError
+from kudulite.errors import CorruptionError, TableExistsError, TableNotFoundError
 from kudulite.storage.storage import Storage, read_if_there
 from kudulite.table.table_names import table_folder
 
@@ -27,11 +27,16 @@ def list_views(storage: Storage, root: Path) -> list[str]:
 
 
 def read_view(storage: Storage, root: Path, name: str) -> str:
-    """Return the text of a view. Raises TableNotFoundError, StorageError."""
+    """Return the text of a view. Raises TableNotFoundError, CorruptionError, StorageError."""
     content = read_if_there(storage, _file(root, name))
     if content is None:
         raise _not_found(storage, root, name)
-    return content.decode()
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptionError(
+            f"view {name!r} in {root}: its file is no text in UTF-8 ({error}); write it again"
+        ) from error
 
 
 def write_view(storage: Storage, root: Path, name: str, text: str, *, replace: bool) -> None:

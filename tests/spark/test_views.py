@@ -104,6 +104,7 @@ def test_tables_and_views_have_one_set_of_names(spark, db):
         f"DELETE FROM {db}.v WHERE id = 1": "is a view, which is only read",
         f"DROP NAMESPACE {db}": "SCHEMA_NOT_EMPTY",
         f"CREATE VIEW {db}.t.v AS SELECT 1 AS id": "SCHEMA_NOT_FOUND",
+        f"CREATE TABLE {db}.t.v (id INT, PRIMARY KEY (id))": "SCHEMA_NOT_FOUND",
         f"CREATE VIEW {db.partition('.')[0]}.v AS SELECT 1 AS id": "make one with CREATE NAMESPACE",
         f"CREATE OR REPLACE VIEW {db}.v AS SELECT * FROM {db}.v": "RECURSIVE_VIEW",
     }.items():

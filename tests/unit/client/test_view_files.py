@@ -7,7 +7,7 @@ import pytest
 
 import kudulite
 from kudulite.client.client import Client
-from kudulite.errors import SchemaError, TableExistsError, TableNotFoundError
+from kudulite.errors import CorruptionError, SchemaError, TableExistsError, TableNotFoundError
 from kudulite.storage.object_storage import ObjectStorage
 from tests.support.tables.core_tables import environment
 from tests.support.tables.object_tables import ROOT, ObjectTables
@@ -70,3 +70,10 @@ def test_a_name_that_no_table_can_have_is_refused(clients: Clients, name: str):
     with pytest.raises(SchemaError):
         clients().write_view(name, "x")
     assert clients().list_views() == []
+
+
+def test_a_file_that_is_no_text_is_damage(tmp_path: Path):
+    """The error names the view."""
+    (tmp_path / "v.view").write_bytes(b"\xff")
+    with pytest.raises(CorruptionError, match="view 'v' in .* is no text in UTF-8"):
+        kudulite.connect(tmp_path).read_view("v")
