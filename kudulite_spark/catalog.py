@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import kudulite
 from kudulite.errors import (
+    CorruptionError,
     KuduliteError,
     NotSupportedError,
     OptionError,
@@ -38,6 +38,18 @@ from kudulite.errors import (
 from kudulite_spark.options import Place, WriteOptions
 from kudulite_spark.procedures import PROCEDURES, call_procedure, procedure_parameters
 from kudulite_spark.session_zone import in_zone
+from kudulite_spark.table_properties import (
+    COMMENT,
+    LOCATION,
+    RETENTION,
+    changes_nothing,
+    check_names,
+    duration,
+    partition_names,
+    partition_values,
+    set_property,
+    shown_properties,
+)
 from kudulite_spark.types import (
     CURRENT_DEFAULT,
     column_comment,
@@ -49,12 +61,13 @@ from kudulite_spark.types import (
     with_layout_names,
     with_note,
 )
+from kudulite_spark.views import VIEW_ANSWERS, Refused, check_no_view, namespace, read_view
 from kudulite_spark.write_plan import described_partitioning, partitioning_of
 
 if TYPE_CHECKING:
     from kudulite import Partitioning, Schema, Table, TableAlterer
 
-NO_NAMESPACE, NAMESPACE_EXISTS, NOT_EMPTY = "NoNamespace", "NamespaceExists", "NotEmpty"
+NAMESPACE_EXISTS, NOT_EMPTY = "NamespaceExists", "NotEmpty"
 # Kinds of a staged table; the third is createOrReplace.
 CREATE, REPLACE = "create", "replace"
 
@@ -67,16 +80,10 @@ _OF_A_DATAFRAME = (
     "Make the table of a DataFrame with df.writeTo(name).tableProperty('primaryKey', 'id').create()"
 )
 _BUCKET = re.compile(r"bucket\((\d+), (.+)\)")
-# Spark's own properties of a table.
-_LOCATION, _COMMENT, _OWNER = "location", "comment", "owner"
-_SPARK_PROPERTIES = (_COMMENT, _OWNER, "provider", "external", "is_managed_location")
+_KEY_SETTING = "spark.kudulite.primaryKey"
 
 Question = dict[str, Any]
 Answer = dict[str, Any]
-
-
-class _Refused(Exception):
-    """An answer that is no result, of a kind that the catalog knows."""
 
 
 def answered(place: Place, text: str) -> StructType:
@@ -84,7 +91,7 @@ def answered(place: Place, text: str) -> StructType:
     question = json.loads(text)
     try:
         answer = _ANSWERS[question["call"]](place, question)
-    except _Refused as refusal:
+    except Refused as refusal:
         answer = {"error": str(refusal), "message": str(refusal)}
     except KuduliteError as error:
         answer = _error(error)
@@ -92,9 +99,17 @@ def answered(place: Place, text: str) -> StructType:
     return _noted({name: value for name, value in answer.items() if value != []})
 
 
-def load_failed(error: KuduliteError) -> StructType:
-    """Return the answer to a load() that failed."""
-    return with_note(_noted({}), _error(error))
+def load_failed(error: KuduliteError, place: Place) -> StructType:
+    """Return the answer to a load() that failed: the view that is in place of a table, if any."""
+    note = _error(error)
+    if isinstance(error, TableNotFoundError):
+        try:
+            note["view"] = read_view(place)
+        except CorruptionError as damage:
+            note = _error(damage)
+        except UsageError:
+            pass  # no view either, or in a place where none can be
+    return with_note(_noted({}), note)
 
 
 def with_table_note(struct: StructType, table: Table, schema: Schema, snapshot: int) -> StructType:
@@ -105,8 +120,9 @@ def with_table_note(struct: StructType, table: Table, schema: Schema, snapshot: 
         "primaryKey": schema.key_names,
         "isPlain": all(c.mutable and not c.auto_incrementing for c in schema.columns),
         "snapshot": str(int(snapshot)),
-        "properties": (properties := _properties(table)),
+        "properties": (properties := shown_properties(table)),
         "propertyNames": list(properties),
+        **({"partitionNames": names} if (names := partition_names(table)) else {}),
     }
     return with_note(with_default_notes(struct, schema), note)
 
@@ -132,39 +148,11 @@ def _error(error: KuduliteError) -> Answer:
     return {"error": type(error).__name__, "message": str(error)}
 
 
-def _properties(table: Table) -> dict[str, str]:
-    """Return what DESCRIBE TABLE EXTENDED and SHOW TBLPROPERTIES show."""
-    partition = table.partition_schema
-    found = {
-        "provider": "kudulite",
-        _LOCATION: str(table.path),
-        _OWNER: table.owner,
-        _COMMENT: table.comment,
-        "primaryKey": ", ".join(table.schema.key_names),
-        "hashPartitions": "; ".join(
-            f"{', '.join(part.columns)}:{part.bucket_count}" for part in partition.hash_dimensions
-        ),
-        "rangePartitions": _range_option(partition) if partition.range_columns else "",
-        # So SHOW CREATE TABLE leaves out LOCATION, which CREATE TABLE refuses.
-        "is_managed_location": "true",
-    }
-    return {name: value for name, value in found.items() if value}
-
-
-def _range_option(partition: Any) -> str:
-    """Return the ranges as the option rangePartitions has them."""
-    bounds = []
-    for bound in partition.ranges:
-        own = [[list(d.columns), d.bucket_count] for d in bound.hash_dimensions or ()]
-        bounds.append([bound.lower, bound.upper, *([own] if own else [])])
-    return json.dumps({"columns": partition.range_columns, "bounds": bounds}, default=str)
-
-
 # -- Answers about tables
 
 
 def _tables(place: Place, question: Question) -> Answer:
-    return {"names": _namespace(place).list_tables()}
+    return {"names": namespace(place).list_tables()}
 
 
 @dataclass(frozen=True)
@@ -174,9 +162,17 @@ class _Definition:
     schema: Schema
     partitioning: Partitioning
     comment: str | None
+    history_seconds: int | None  # None if the statement does not say it
 
     def create(self, client: kudulite.Client, name: str) -> Table:
-        return client.create_table(name, self.schema, self.partitioning, comment=self.comment)
+        made = client.create_table(name, self.schema, self.partitioning, comment=self.comment)
+        return self.keep_history(client, made)
+
+    def keep_history(self, client: kudulite.Client, table: Table) -> Table:
+        """Give a table the retention of the statement, which is no part of its definition."""
+        if self.history_seconds in (None, table.history_retention):
+            return table
+        return client.new_table_alterer(table).set_history_retention(self.history_seconds).alter()
 
     def is_of(self, table: Table) -> bool:
         """Whether a table is as a new one of this definition would be, but for its rows."""
@@ -186,8 +182,9 @@ class _Definition:
 
 
 def _create(place: Place, question: Question) -> Answer:
+    check_no_view(place)
     definition = _definition(place.path, question)
-    definition.create(_namespace(place.parent), place.name)
+    definition.create(namespace(place.parent), place.name)
     return {}
 
 
@@ -195,14 +192,16 @@ def _stage(place: Place, question: Question) -> Answer:
     """Prepare what `_publish` makes visible: a hidden table, or new rows of the one that is there.
 
     A table that is defined as before keeps its history: its rows are replaced in one version."""
-    client, path, name, kind = _namespace(place.parent), place.path, place.name, question["kind"]
+    client, path, name, kind = namespace(place.parent), place.path, place.name, question["kind"]
+    check_no_view(place)
     definition = _definition(path, question)
     is_there = client.table_exists(name)
     if is_there and kind == CREATE:
         raise TableExistsError(f"table {path!r} exists")
     if not is_there and kind == REPLACE:
         raise TableNotFoundError(f"no table at {path!r}; CREATE OR REPLACE TABLE makes one")
-    if is_there and definition.is_of(client.table(name)):
+    if is_there and definition.is_of(table := client.table(name)):
+        definition.keep_history(client, table)
         return {"path": path, "isOverwrite": True}
     staging = client.new_staging()
     try:
@@ -216,7 +215,7 @@ def _stage(place: Place, question: Question) -> Answer:
 def _publish(place: Place, question: Question) -> Answer:
     staged = place.of(question["staged"])
     if staged != place:
-        client = _namespace(place.parent)
+        client = namespace(place.parent)
         client.publish_table(staged.table(), overwrite=question["kind"] != CREATE)
     elif not question["isWritten"]:
         place.table().truncate()
@@ -227,17 +226,17 @@ def _unstage(place: Place, question: Question) -> Answer:
     staged = place.of(question["staged"])
     if staged != place:
         staged.parent.client().delete_table(staged.name)
-        _namespace(place.parent).delete_directory(staged.parent.name)
+        namespace(place.parent).delete_directory(staged.parent.name)
     return {}
 
 
 def _definition(path: str, question: Question) -> _Definition:
     properties = dict(question["properties"])
-    if _LOCATION in properties:
+    if LOCATION in properties:
         raise OptionError(
-            f"table {path!r}: LOCATION {properties[_LOCATION]!r}: a table of the catalog is a"
+            f"table {path!r}: LOCATION {properties[LOCATION]!r}: a table of the catalog is a"
             " directory in that of its namespace; leave LOCATION out, or name the table by its"
-            f" path, as in `{properties[_LOCATION]}`"
+            f" path, as in `{properties[LOCATION]}`"
         )
     if (provider := properties.get("provider", "kudulite")) != "kudulite":
         raise OptionError(
@@ -250,19 +249,10 @@ def _definition(path: str, question: Question) -> _Definition:
     buckets += [_bucket_option(path, text) for text in question["partitions"]]
     if buckets:
         properties["hashPartitions"] = "; ".join(buckets)
-    known = ("hashPartitions", "primaryKey", "rangePartitions", *_SPARK_PROPERTIES)
-    if unknown := sorted(n for n in properties if n not in known and not n.startswith("option.")):
-        raise OptionError(
-            f"table {path!r}: unknown table property {', '.join(map(repr, unknown))}; known:"
-            " comment, hashPartitions, primaryKey, rangePartitions"
-        )
-    options = WriteOptions.parse({**properties, "path": path})
-    if options.primary_key is None:
-        raise SchemaError(
-            f"table {path!r} has no primary key: write PRIMARY KEY (id) after the columns, or"
-            f" TBLPROPERTIES ('primaryKey'='id'). {_OF_A_DATAFRAME}"
-        )
+    check_names(f"table {path!r}", properties)
+    retention = properties.pop(RETENTION, None)
     struct = StructType.fromJson(json.loads(question["schema"]))
+    options = _with_key(path, properties, question.get("keySetting"), struct.fieldNames())
     options = with_layout_names(options, struct.fieldNames())
     _check_order(path, struct.fieldNames(), options.primary_key or ())
     defaults = {
@@ -273,7 +263,33 @@ def _definition(path: str, question: Question) -> _Definition:
         if CURRENT_DEFAULT in field.metadata
     }
     schema = table_schema(struct, options.primary_key or (), path, defaults)
-    return _Definition(schema, partitioning_of(options), properties.get(_COMMENT))
+    history_seconds = None if retention is None else duration(retention, RETENTION)
+    return _Definition(schema, partitioning_of(options), properties.get(COMMENT), history_seconds)
+
+
+def _with_key(
+    path: str, properties: dict[str, str], setting: str | None, names: list[str]
+) -> WriteOptions:
+    """Return the options of a new table; its key is the setting's if the statement names none."""
+    options = WriteOptions.parse({**properties, "path": path})
+    if options.primary_key is not None:
+        return options
+    if setting is None:
+        raise SchemaError(
+            f"table {path!r} has no primary key: write PRIMARY KEY (id) after the columns, or"
+            " TBLPROPERTIES ('primaryKey'='id'), or give the key of all tables that name none by"
+            f" SET {_KEY_SETTING} = id. {_OF_A_DATAFRAME}"
+        )
+    options = WriteOptions.parse({**properties, "path": path, "primaryKey": setting})
+    key = with_layout_names(options, names).primary_key or ()
+    own = (*names, kudulite.Schema.get_auto_incrementing_column_name())
+    if missing := [name for name in key if name not in own]:
+        raise SchemaError(
+            f"table {path!r} has no primary key: the setting {_KEY_SETTING} names"
+            f" {', '.join(map(repr, missing))}, which is none of the columns"
+            f" {', '.join(names)}; write TBLPROPERTIES ('primaryKey'='…') in the statement"
+        )
+    return options
 
 
 def _check_order(path: str, names: list[str], primary_key: Sequence[str]) -> None:
@@ -316,6 +332,7 @@ def _rename(place: Place, question: Question) -> Answer:
             " namespace; copy it there with `kudulite copy`"
         )
     client, name = _existing(place)
+    check_no_view(target)
     client.rename_table(name, target.name)
     return {}
 
@@ -370,8 +387,11 @@ def _window(place: Place, question: Question) -> Answer:
 def _alter(place: Place, question: Question) -> Answer:
     client, name = _existing(place)
     table, path = client.table(name), place.path
+    steps = [step for step in question["steps"] if not changes_nothing(step)]
+    if not steps:
+        return {}
     alterer = client.new_table_alterer(table)
-    for step in question["steps"]:
+    for step in steps:
         if step["step"] not in _STEPS:
             raise NotSupportedError(
                 f"table {path!r}: ALTER TABLE with {step['step']} is not possible; possible are:"
@@ -412,15 +432,6 @@ def _set_default(alterer: TableAlterer, step: Question) -> None:
         spec.default(value)
 
 
-def _set_property(alterer: TableAlterer, step: Question) -> None:
-    if step["property"] != _COMMENT:
-        raise NotSupportedError(
-            f"property {step['property']!r} cannot be changed: of a table that exists, only"
-            " 'comment' can"
-        )
-    alterer.set_comment(step.get("value", ""))
-
-
 def _field(step: Question) -> StructField:
     return StructType.fromJson(json.loads(step["type"])).fields[0]
 
@@ -439,8 +450,8 @@ _STEPS: dict[str, Callable[[TableAlterer, Question], object]] = {
     "UpdateColumnComment": lambda alterer, step: alterer.alter_column(step["column"][0]).comment(
         step["comment"]
     ),
-    "SetProperty": _set_property,
-    "RemoveProperty": _set_property,
+    "SetProperty": set_property,
+    "RemoveProperty": set_property,
 }
 
 
@@ -465,39 +476,32 @@ def _warehouse(place: Place, question: Question) -> Answer:
 
 
 def _namespaces(place: Place, question: Question) -> Answer:
-    return {"names": _namespace(place).list_directories()}
+    return {"names": namespace(place).list_directories()}
 
 
 def _create_namespace(place: Place, question: Question) -> Answer:
     try:
-        _namespace(place.parent).create_directory(place.name)
+        namespace(place.parent).create_directory(place.name)
     except TableExistsError:
-        raise _Refused(NAMESPACE_EXISTS) from None
+        raise Refused(NAMESPACE_EXISTS) from None
     return {}
 
 
 def _drop_namespace(place: Place, question: Question) -> Answer:
-    client = _namespace(place)
-    tables = client.list_tables()
-    if client.list_directories() or (tables and not question["cascade"]):
-        raise _Refused(NOT_EMPTY)
+    client = namespace(place)
+    tables, views = client.list_tables(), client.list_views()
+    if client.list_directories() or ((tables or views) and not question["cascade"]):
+        raise Refused(NOT_EMPTY)
     for name in tables:
         client.delete_table(name)
+    for name in views:
+        client.delete_view(name)
     place.parent.client().delete_directory(place.name)
     return {}
 
 
-def _namespace(place: Place) -> kudulite.Client:
-    """Return the client of a namespace."""
-    try:
-        place.table()
-    except TableNotFoundError:
-        with suppress(TableNotFoundError):
-            return place.client(create=False)
-    raise _Refused(NO_NAMESPACE)
-
-
 _ANSWERS: dict[str, Callable[[Place, Question], Answer]] = {
+    **VIEW_ANSWERS,
     "alter": _alter,
     "callProcedure": call_procedure,
     "create": _create,
@@ -506,6 +510,7 @@ _ANSWERS: dict[str, Callable[[Place, Question], Answer]] = {
     "dropNamespace": _drop_namespace,
     "moment": _moment,
     "namespaces": _namespaces,
+    "partitions": lambda place, question: {"values": partition_values(place.table())},
     "partitioning": lambda place, question: described_partitioning(place.table()),
     "procedure": lambda place, question: {"names": procedure_parameters(question["name"])},
     "procedures": lambda place, question: {"names": list(PROCEDURES)},

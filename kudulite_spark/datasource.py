@@ -140,7 +140,7 @@ class KuduliteDataSource(DataSource):
                 return self._metadata_schema(name)
             return self._schema()
         except KuduliteError as error:
-            return load_failed(error)
+            return load_failed(error, self._place())
 
     def _metadata_name(self) -> str | None:
         """Return the name of the metadata table that a load() of the catalog is of, if it is."""

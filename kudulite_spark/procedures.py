@@ -2,7 +2,8 @@
 
 To Spark all parameters are texts, to which it casts any argument: a TIMESTAMP becomes a time of the
 session's zone, a BOOLEAN true or false. A text that is no value of the parameter is refused. A
-table is named as in SQL, or by its path. A procedure returns one row.
+table is named as in SQL, or by its path. A procedure returns one row. `optimize` and `vacuum` are
+Delta's words for compaction and garbage collection.
 """
 
 from __future__ import annotations
@@ -172,6 +173,16 @@ def _compact(call: Call) -> Result:
     return {"operation_count": len(call.place.table().compact().operations)}
 
 
+def _vacuum(call: Call) -> Result:
+    # Without a budget nothing is rewritten: only garbage collection is left.
+    removed = call.place.table().maintain(budget_bytes=0).garbage
+    return {
+        "version_count": removed.version_count,
+        "file_count": removed.file_count,
+        "byte_count": removed.byte_count,
+    }
+
+
 def _backup(call: Call) -> Result:
     made = kudulite.backup(call.place.table(), call.text("target"), full=call.boolean("full"))
     return {"backup_id": made.id, "byte_count": made.byte_count}
@@ -262,6 +273,8 @@ PROCEDURES: dict[str, tuple[str, Callable[[Call], Result]]] = {
     "delete_tag": ("name", _delete_tag),
     "drop_range_partition": ("lower? upper?", _drop_range),
     "maintain": ("", _maintain),
+    "optimize": ("", _compact),
     "restore": ("target? at? overwrite? version?", _restore),
     "tag": ("name at?", _tag),
+    "vacuum": ("", _vacuum),
 }

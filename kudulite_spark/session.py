@@ -94,7 +94,13 @@ def _set_catalog(spark: SparkSession, catalog: str, place: str) -> None:
             f"catalog {catalog!r} of {place}: Spark takes a name of letters, digits, _ and -"
         )
     name = f"spark.sql.catalog.{catalog}"
-    own = {name: CATALOG_CLASS, f"{name}.warehouse": place}
+    has_views = not spark.version.startswith(VERSIONS_WITHOUT_VIEWS)
+    # The settings of the session may have named the class without views.
+    is_without = not has_views or spark.conf.get(name, None) == CATALOG_CLASS
+    own = {
+        name: CATALOG_CLASS if is_without else CATALOG_WITH_VIEWS_CLASS,
+        f"{name}.warehouse": place,
+    }
     for key, value in own.items():
         found = spark.conf.get(key, None)
         # Spark keeps a catalog from its first use until the session ends.
@@ -199,6 +205,9 @@ def _add_python_path(environment: dict[str, str], folder: str) -> None:
 JAR = Path(__file__).parent / "java" / "front.jar"
 CLASS = "kudulite.DefaultSource"
 CATALOG_CLASS = "kudulite.Catalog"
+CATALOG_WITH_VIEWS_CLASS = "kudulite.CatalogWithViews"
+# Their catalogs have no views, or not by the interface that the class has.
+VERSIONS_WITHOUT_VIEWS = ("4.1", "4.2")
 FRONT_SETTING = "spark.kudulite.front"
 # It calls internal classes of Spark, which are the same in these versions.
 VERSIONS = ("4.1", "4.2", "4.3")

@@ -46,6 +46,7 @@ from kudulite.client.sql import SqlResult, run_sql
 from kudulite.client.sql_views import make_views
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
+from kudulite.client.view_files import delete_view, list_views, read_view, write_view
 from kudulite.client.write_plan import unknown_option
 from kudulite.errors import (
     ConflictError,
@@ -333,6 +334,29 @@ class Client:
             found = [path.name for path in storage.entries(place) if is_there(storage, path)]
             listed = ", ".join(name for name in found if not is_trash(name))
             raise UsageError(f"{place} is not empty, and so not removed: {listed}") from error
+
+    def list_views(self) -> list[str]:
+        """Return the names of the views of Spark SQL in this directory, sorted.
+
+        A view is a text, which only the catalog of Spark SQL understands. Raises StorageError.
+        """
+        return list_views(self._environment.storage, self.root)
+
+    def read_view(self, name: str) -> str:
+        """Return the text of a view. Raises TableNotFoundError, CorruptionError, StorageError."""
+        return read_view(self._environment.storage, self.root, name)
+
+    def write_view(self, name: str, text: str, *, replace: bool = False) -> None:
+        """Store the text of a view, durably and in one step; with `replace`, in place of another.
+
+        Raises TableExistsError for a view that is there, SchemaError for a name that no table can
+        have, StorageError.
+        """
+        write_view(self._environment.storage, self.root, name, text, replace=replace)
+
+    def delete_view(self, name: str) -> None:
+        """Remove a view. Raises TableNotFoundError, StorageError."""
+        delete_view(self._environment.storage, self.root, name)
 
     def _below(self, name: str) -> Client:
         """Return the client of a directory in this one. Raises TableNotFoundError."""

@@ -212,6 +212,11 @@ class Table(TableFrame, BatchOperations, RowOperations):
         return live_row_count(self._store)
 
     @property
+    def history_retention(self) -> int:
+        """For how many seconds the past stays readable; `TableAlterer.set_history_retention`."""
+        return self._store.newest().history_seconds
+
+    @property
     def tablet_ids(self) -> list[str]:
         """The ids of the tablets, as `maintain` takes them."""
         return [entry.id for entry in self._store.newest().tablets]

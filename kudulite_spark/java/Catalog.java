@@ -27,11 +27,13 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * back as the metadata of a schema (kudulite_spark/catalog.py); both are JSON. Errors travel in
  * the answer, because Spark wraps an exception of Python in one of its own, whereas IF EXISTS and
  * the like rest on the classes of Spark. To load a table is a load(), which fixes the snapshot.
+ * CatalogWithViews is the same with views, for the versions of Spark that have them in catalogs.
  */
 public class Catalog
     implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
   static final String ERROR_CLASS = "PYTHON_DATA_SOURCE_ERROR";
   static final String QUESTION = "kudulitecatalog";
+  private static final String KEY = "spark.kudulite.primaryKey";
 
   private String name;
   private String warehouse;
@@ -57,7 +59,7 @@ public class Catalog
 
   // Questions and answers
 
-  private static MetadataBuilder question(String call) {
+  static MetadataBuilder question(String call) {
     ZoneId zone = DateTimeUtils.getZoneId(SQLConf.get().sessionLocalTimeZone()).normalized();
     return new MetadataBuilder().putString("call", call).putString("zone", zone.getId());
   }
@@ -71,11 +73,11 @@ public class Catalog
     return answer.contains("error") && answer.getString("error").equals(kind);
   }
 
-  private Metadata ask(Identifier ident, MetadataBuilder question) {
+  Metadata ask(Identifier ident, MetadataBuilder question) {
     return checked(ask(path(ident), question), ident.namespace(), ident);
   }
 
-  private Metadata ask(String[] namespace, MetadataBuilder question) {
+  Metadata ask(String[] namespace, MetadataBuilder question) {
     return checked(ask(path(namespace), question), namespace, null);
   }
 
@@ -116,7 +118,7 @@ public class Catalog
   }
 
   /** An empty list is left out of an answer: Metadata would take it for one of numbers. */
-  private static String[] names(Metadata answer) {
+  static String[] names(Metadata answer) {
     return answer.contains("names") ? answer.getStringArray("names") : new String[0];
   }
 
@@ -134,7 +136,7 @@ public class Catalog
         .collect(Collectors.joining("/"));
   }
 
-  private String path(Identifier ident) {
+  String path(Identifier ident) {
     return path(named(ident.namespace(), ident.name()));
   }
 
@@ -157,7 +159,7 @@ public class Catalog
     return identifiers(namespace, ask(namespace, question("tables")));
   }
 
-  private static Identifier[] identifiers(String[] namespace, Metadata answer) {
+  static Identifier[] identifiers(String[] namespace, Metadata answer) {
     return Arrays.stream(names(answer))
         .map(name -> Identifier.of(namespace, name)).toArray(Identifier[]::new);
   }
@@ -168,8 +170,21 @@ public class Catalog
 
   /** To write. A table that rows are only inserted into is noted as that. */
   public Table loadTable(Identifier ident, Set<TableWritePrivilege> privileges) {
-    boolean isInserted = privileges.equals(Set.of(TableWritePrivilege.INSERT));
-    return load(ident, path(ident), Map.of(), isInserted);
+    Load load = load(path(ident), Map.of());
+    if (isView(load)) {
+      throw refuse(name + "." + ident + " is a view, which is only read");
+    }
+    return table(ident, load, privileges.equals(Set.of(TableWritePrivilege.INSERT)));
+  }
+
+  /** Whether a name that was loaded is that of a view, and of no table. */
+  static boolean isView(Load load) {
+    return load.note().contains("view");
+  }
+
+  /** Whether Spark reads the views of this catalog. */
+  boolean hasViews() {
+    return false;
   }
 
   /** TIMESTAMP AS OF. */
@@ -189,12 +204,19 @@ public class Catalog
 
   private CatalogTable load(
       Identifier ident, String path, Map<String, String> more, boolean isInserted) {
-    Load load = load(path, more);
+    return table(ident, load(path, more), isInserted);
+  }
+
+  CatalogTable table(Identifier ident, Load load, boolean isInserted) {
+    if (isView(load) && !hasViews()) {
+      throw refuse(name + "." + ident + " is a view: Spark 4.3 and newer read it, in a catalog of "
+          + "the class kudulite.CatalogWithViews, as kudulite_spark.register makes it");
+    }
     checked(load.note(), null, ident);
     return new CatalogTable(load, name + "." + ident, isInserted);
   }
 
-  private static Load load(String path, Map<String, String> more) {
+  static Load load(String path, Map<String, String> more) {
     CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(more);
     return new Load(Load.with(options, Map.of("path", path)), null, "catalog");
   }
@@ -225,7 +247,11 @@ public class Catalog
     }
     MetadataBuilder given = new MetadataBuilder();
     info.properties().forEach(given::putString);
-    return question(call)
+    MetadataBuilder question = question(call);
+    if (SQLConf.get().contains(KEY)) {
+      question.putString("keySetting", SQLConf.get().getConfString(KEY));
+    }
+    return question
         .putString("schema", info.schema().json())
         .putStringArray("partitions", Arrays.stream(info.partitions())
             .map(Transform::describe).toArray(String[]::new))

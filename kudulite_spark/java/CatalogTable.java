@@ -1,6 +1,9 @@
 package kudulite;
 
 import java.util.*;
+import java.util.stream.IntStream;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.catalog.*;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
@@ -9,6 +12,7 @@ import org.apache.spark.sql.connector.write.*;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.*;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * A table that was named in SQL: the front's table, with TRUNCATE, DELETE, UPDATE and MERGE.
@@ -18,7 +22,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * fails it if one of the keys has changed since the snapshot. INSERT is `operation=insert`: a key
  * that is there is an error, unless the statement or the DataFrame names another operation.
  */
-class CatalogTable extends FrontTable implements SupportsRowLevelOperations, TruncatableTable {
+class CatalogTable extends FrontTable
+    implements SupportsRowLevelOperations, SupportsPartitionManagement, TruncatableTable {
   static final String READ_AT = "kudulitereadat";
   /** In a column's metadata: the table is loaded to insert rows, see ChangeRule. */
   static final String INSERTED = "kudulite.inserted";
@@ -91,6 +96,53 @@ class CatalogTable extends FrontTable implements SupportsRowLevelOperations, Tru
     Catalog.checked(Catalog.ask(load.options.get("path"),
         new MetadataBuilder().putString("call", "truncate")), null, null);
     return true;
+  }
+
+  // SHOW PARTITIONS: all columns are texts. Spark asks for partitions nowhere else.
+
+  public StructType partitionSchema() {
+    String[] names = load.note().contains("partitionNames")
+        ? load.note().getStringArray("partitionNames") : new String[0];
+    StructType schema = new StructType();
+    for (String name : names) {
+      schema = schema.add(name, DataTypes.StringType);
+    }
+    return schema;
+  }
+
+  public InternalRow[] listPartitionIdentifiers(String[] names, InternalRow values) {
+    StructType schema = partitionSchema();
+    int width = schema.length();
+    String[] all = Catalog.checked(Catalog.ask(load.options.get("path"),
+        new MetadataBuilder().putString("call", "partitions")), null, null)
+        .getStringArray("values");
+    return IntStream.range(0, all.length / width)
+        .mapToObj(i -> new GenericInternalRow(IntStream.range(i * width, (i + 1) * width)
+            .mapToObj(j -> (Object) UTF8String.fromString(all[j])).toArray()))
+        .filter(row -> IntStream.range(0, names.length).allMatch(i ->
+            row.getUTF8String(schema.fieldIndex(names[i])).equals(values.getUTF8String(i))))
+        .toArray(InternalRow[]::new);
+  }
+
+  public Map<String, String> loadPartitionMetadata(InternalRow partition) {
+    return Map.of();
+  }
+
+  public void createPartition(InternalRow partition, Map<String, String> properties) {
+    throw noPartition();
+  }
+
+  public boolean dropPartition(InternalRow partition) {
+    throw noPartition();
+  }
+
+  public void replacePartitionMetadata(InternalRow partition, Map<String, String> properties) {
+    throw noPartition();
+  }
+
+  private RuntimeException noPartition() {
+    return Catalog.refuse("table " + name + ": ALTER TABLE changes no partitions; CALL "
+        + "add_range_partition or drop_range_partition of the catalog");
   }
 
   public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {

@@ -26,6 +26,8 @@ def test_a_table_is_tagged_maintained_backed_up_and_restored(spark, warehouse, t
     ((operations,),) = rows(spark, f"CALL {c}.compact('t')")
     assert operations > 0 and table.statistics.rowset_height <= 1
     assert rows(spark, f"CALL {c}.maintain('{table.path}')") == [(0, 0, 0)]
+    assert rows(spark, f"CALL {c}.optimize('t')") == [(0,)]
+    assert rows(spark, f"CALL {c}.vacuum(table => 't')") == [(0, 0, 0)]
     target = tmp_path / "backups"
     ((backup_id, byte_count),) = rows(spark, f"CALL {c}.backup('t', '{target}')")
     assert [b.id for b in kudulite.list_backups(target)] == [backup_id] and byte_count > 0
@@ -132,7 +134,7 @@ def test_a_refused_call_says_why(spark, warehouse, tmp_path):
 def test_procedures_are_listed(spark, warehouse):
     """SHOW PROCEDURES names them."""
     listed = [row[-1] for row in rows(spark, f"SHOW PROCEDURES IN {warehouse}")]
-    assert {"backup", "compact", "maintain", "restore", "tag"} <= set(listed)
+    assert {"backup", "compact", "optimize", "restore", "tag", "vacuum"} <= set(listed)
 
 
 @pytest.mark.parametrize("text", ["'TRUE'", "TRUE", "' True '", "'t'", "'Yes'", "'1'", "1"])

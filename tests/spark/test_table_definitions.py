@@ -291,7 +291,10 @@ def test_a_table_is_made_again_of_what_spark_shows(spark, warehouse, tmp_path):
     extended = {row[0]: row[1] for row in rows(spark, f"DESCRIBE EXTENDED {warehouse}.u")}
     assert (extended["Comment"], extended["Provider"]) == ("a table", "kudulite")
     assert extended["Statistics"] == "0 bytes, 0 rows"
-    assert "hashPartitions=id:2,primaryKey=id, day,rangePartitions=" in extended["Table Properties"]
+    assert (
+        "hashPartitions=id:2,historyRetention=7 days,primaryKey=id, day,range"
+        in extended["Table Properties"]
+    )
 
 
 def test_columns_are_added_by_an_insert_and_a_merge(spark, warehouse):
@@ -310,3 +313,96 @@ def test_columns_are_added_by_an_insert_and_a_merge(spark, warehouse):
         (1, 1, None, 9),
         (2, 2, "x", None),
     ]
+
+
+def test_the_key_of_all_tables_is_a_setting(spark, warehouse, tmp_path):
+    """For statements that name none; the refusals say both ways."""
+    c = warehouse
+    with pytest.raises(AnalysisException, match="'primaryKey'='id'.*SET spark.kudulite.primaryKey"):
+        spark.sql(f"CREATE TABLE {c}.t AS SELECT 1 AS id, 'x' AS s")
+    with configured(spark, {"spark.kudulite.primaryKey": "ID"}):
+        spark.sql(f"CREATE TABLE {c}.t AS SELECT 1 AS id, 'x' AS s")
+        spark.sql(f"CREATE OR REPLACE TABLE {c}.t AS SELECT 2 AS id, 'y' AS s")
+        spark.sql(f"CREATE TABLE {c}.u TBLPROPERTIES ('primaryKey'='s') AS SELECT * FROM {c}.t")
+        spark.sql(f"CREATE TABLE {c}.w (id INT, s STRING, PRIMARY KEY (s, id))")
+        spark.range(3).writeTo(f"{c}.x").create()
+        with pytest.raises(AnalysisException, match="names 'ID', which is none of the columns k"):
+            spark.sql(f"CREATE TABLE {c}.z AS SELECT 1 AS k")
+    with configured(spark, {"spark.kudulite.primaryKey": "id, s"}):
+        spark.sql(f"CREATE TABLE {c}.y AS SELECT * FROM {c}.t")
+    client = kudulite.connect(tmp_path / "warehouse")
+    keys = {name: client.table(name).schema.key_names for name in client.list_tables()}
+    assert keys == {"t": ["id"], "u": ["s"], "w": ["s", "id"], "x": ["id"], "y": ["id", "s"]}
+
+
+def test_the_retention_is_a_property(spark, warehouse, tmp_path):
+    """It is given, changed, unset, shown, and kept when the rows are replaced."""
+    t = f"{warehouse}.t"
+    definition = "(id INT, PRIMARY KEY (id)) TBLPROPERTIES ('historyRetention'='{}')"
+    spark.sql(f"CREATE TABLE {t} {definition.format('36 hours')}")
+    table = kudulite.connect(tmp_path / "warehouse").table("t")
+
+    def shown() -> str:
+        ((_, value),) = spark.sql(f"SHOW TBLPROPERTIES {t} ('historyRetention')").collect()
+        return value
+
+    assert (shown(), table.history_retention) == ("36 hours", 36 * 3600)
+    for text, value in (("interval 30 days", "30 days"), ("2w", "14 days"), ("90", "90 seconds")):
+        spark.sql(f"ALTER TABLE {t} SET TBLPROPERTIES ('historyRetention'='{text}', 'comment'='c')")
+        assert (shown(), table.comment) == (value, "c")
+    ((again,),) = spark.sql(f"SHOW CREATE TABLE {t}").collect()
+    spark.sql(again.replace(t, f"{t}2"))
+    assert kudulite.connect(tmp_path / "warehouse").table("t2").history_retention == 90
+    spark.sql(f"ALTER TABLE {t} UNSET TBLPROPERTIES ('historyRetention')")
+    spark.sql(f"ALTER TABLE {t} UNSET TBLPROPERTIES IF EXISTS ('nothing', 'comment')")
+    assert (shown(), table.comment) == ("7 days", "")
+    version = table.version
+    spark.sql(f"ALTER TABLE {t} UNSET TBLPROPERTIES ('nothing')")
+    assert table.version == version
+    spark.sql(f"CREATE OR REPLACE TABLE {t} {definition.format('3 days')}")
+    spark.sql(f"CREATE OR REPLACE TABLE {t} (id INT, PRIMARY KEY (id))")
+    assert shown() == "3 days" and table.version > version
+    for name, value, message in (
+        ("historyRetention", "soon", "'historyRetention' is 'soon', expected a number and a unit"),
+        ("historyRetention", "10000000000000", "give a number from 0 to"),
+        ("delta.deletedFileRetentionDuration", "interval 3 days", "write 'historyRetention'"),
+        ("primaryKey", "s", "only 'comment' and 'historyRetention' can"),
+        ("rangePartitions", "{}", "procedures add_range_partition"),
+    ):
+        with pytest.raises(AnalysisException, match=message):
+            spark.sql(f"ALTER TABLE {t} SET TBLPROPERTIES ('{name}'='{value}')")
+    with pytest.raises(AnalysisException, match="unknown table property 'nix'; known: comment,"):
+        spark.sql(f"CREATE TABLE {t}3 (id INT, PRIMARY KEY (id)) TBLPROPERTIES ('nix'='1')")
+    assert shown() == "3 days"
+
+
+def test_partitions_are_shown_as_ranges_and_buckets(spark, warehouse):
+    """All of them, or those of a range or a bucket; statements do not change them."""
+    t = f"{warehouse}.t"
+    bounds = '{"columns": ["day"], "bounds": [[null, "2020-01-01"], ["2020-01-01", null]]}'
+    spark.sql(
+        f"CREATE TABLE {t} (k INT, day DATE, PRIMARY KEY (k, day)) PARTITIONED BY (bucket(2, k))"
+        f" TBLPROPERTIES ('rangePartitions'='{bounds}')"
+    )
+    shown = [
+        f"day={text}/bucket(2, k)={bucket}"
+        for text in ("before 2020-01-01", "from 2020-01-01")
+        for bucket in (0, 1)
+    ]
+    assert [row[0] for row in spark.sql(f"SHOW PARTITIONS {t}").collect()] == shown
+    for spec, found in (
+        ("day = 'from 2020-01-01'", shown[2:]),
+        ("`bucket(2, k)` = 1", shown[1::2]),
+        ("day = 'before 2020-01-01', `bucket(2, k)` = 0", shown[:1]),
+    ):
+        assert [
+            r[0] for r in spark.sql(f"SHOW PARTITIONS {t} PARTITION ({spec})").collect()
+        ] == found
+    change = f"ALTER TABLE {t} DROP PARTITION (day = 'from 2020-01-01', `bucket(2, k)` = 0)"
+    with pytest.raises(AnalysisException, match="CALL add_range_partition or drop_range_partition"):
+        spark.sql(change)
+    spark.sql(f"CREATE TABLE {t}1 (k INT, PRIMARY KEY (k))")
+    with pytest.raises(AnalysisException, match="is not partitioned"):
+        spark.sql(f"SHOW PARTITIONS {t}1")
+    with pytest.raises(AnalysisException, match="ANALYZE TABLE is not supported for v2 tables"):
+        spark.sql(f"ANALYZE TABLE {t} COMPUTE STATISTICS")
