@@ -208,6 +208,8 @@ def cast_to_column(
             )
         elif column_type.is_text and is_arrow_bytes(array.type):
             hint = '; decode the bytes, as in array.cast("string"), or make the column binary'
+        elif column_type.is_text and pa.types.is_nested(array.type):
+            hint = '; a write with nested="json" stores it as JSON text'
         raise SchemaError(
             f"table {table!r}, column {column!r}: Arrow type {array.type} has no exact meaning in "
             f"{column_type}{hint}"

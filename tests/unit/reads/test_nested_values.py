@@ -113,3 +113,6 @@ def test_what_has_no_json_is_refused(core, tmp_path):
 def test_without_the_option_the_error_says_so(core):
     with pytest.raises(SchemaError, match=r'column \'address\'.* with nested="json" stores it'):
         core.client().create_table("t", data=ROWS, primary_key="id")
+    table = core.client().create_table("t", data=[{"id": 1, "address": "x"}], primary_key="id")
+    with pytest.raises(SchemaError, match=r'no exact meaning in string; .* nested="json"'):
+        table.upsert(ROWS.select(["id", "address"]))
