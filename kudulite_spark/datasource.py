@@ -17,12 +17,13 @@ action, so there the user fixes the moment. With `snapshotTimestamp=query` the J
 extension makes an instance for each scan. An instance also keeps the table's schema of the moment,
 or of now for a stream. Names mean columns of this schema, which are found by id.
 
-**No pushFilters by default.** Spark 4.1 to 4.3 keeps the reader that took one query's filters and
-uses it for the next query of the same DataFrame: wrong answers, without an error. The option
-`pushdown` is only for DataFrames that are used once. Filters that are always safe belong in the
-option `filter`. With the setting `spark.sql.python.filterPushdown.enabled` off, Spark refuses a
-reader that defines pushFilters. Therefore only the process that asks for filters gets such a
-reader. The JVM extension (`session`) makes a plan for every scan and asks for filters itself.
+**No pushFilters by default.** Spark 4.0 asks for no filters. Spark 4.1 to 4.3 keeps the reader that
+took one query's filters and uses it for the next query of the same DataFrame: wrong answers,
+without an error. The option `pushdown` is only for DataFrames that are used once. Filters that are
+always safe belong in the option `filter`. With the setting
+`spark.sql.python.filterPushdown.enabled` off, Spark refuses a reader that defines pushFilters.
+Therefore only the process that asks for filters gets such a reader. The JVM extension (`session`)
+makes a plan for every scan and asks for filters itself.
 """
 
 from __future__ import annotations
