@@ -73,6 +73,7 @@ from kudulite_spark.options import (
 )
 from kudulite_spark.python_worker import end_work
 from kudulite_spark.reader import PushingTabletReader, ScanPlan, TabletReader, decoded_tokens
+from kudulite_spark.spark_versions import HAS_ROWS_WITHOUT_COLUMNS
 from kudulite_spark.stream_bounds import StreamStart
 from kudulite_spark.stream_reader import TableStreamReader
 from kudulite_spark.types import (
@@ -373,6 +374,11 @@ def scan_plan(
     own_names = check_schema(wanted, str(table.path), schema, read, is_of_changes)
     fields = arrow_schema(wanted)
     names = fields.names
+    if not names and not HAS_ROWS_WITHOUT_COLUMNS:
+        raise OptionError(
+            f"table {str(table.path)!r}: a read without columns needs PySpark 4.1 or newer; to"
+            " count rows, give one column in option 'columns'"
+        )
     if is_of_changes:
         names = [name for name in names if name not in CHANGE_COLUMNS]
     path = str(table.path)

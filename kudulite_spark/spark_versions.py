@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyspark
 from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import IntegerType, StructField, StructType
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 # The JVM extension calls internal classes of Spark, which are the same in these versions.
 EXTENSION_VERSIONS = ("4.1", "4.2", "4.3")
+
+# PySpark 4.0 loses the number of rows of a batch without columns, so that count() would be 0.
+HAS_ROWS_WITHOUT_COLUMNS = pyspark.__version__ >= "4.1"
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
@@ -108,6 +112,7 @@ def _repartition_by_hash(
 __all__ = [
     "EXTENSION_VERSIONS",
     "HAS_READ_LIMITS",
+    "HAS_ROWS_WITHOUT_COLUMNS",
     "DataSourceStreamArrowWriter",
     "SupportsTriggerAvailableNow",
     "read_limit",
