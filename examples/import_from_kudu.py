@@ -5,7 +5,7 @@
     kudulite import-kudu --dry-run /shared/exports /data/warehouse
     kudulite import-kudu /shared/exports /data/warehouse
 
-There are two steps, because kudu-spark is made for Spark 3 and kudulite for Spark 4.1 and newer.
+There are two steps, because kudu-spark is made for Spark 3 and kudulite for Spark 4.
 `export` runs on a cluster that reaches Kudu, and needs no kudulite there. For each table it writes
 the rows as Parquet, all as of one moment, and the definition of the table as JSON, in the form of
 `kudu table create`. `import-kudu` runs where kudulite is installed: it creates the tables by their

@@ -35,6 +35,8 @@ from kudulite.errors import (
 )
 
 if typing.TYPE_CHECKING:
+    __version__: str  # of the installed package
+
     from kudulite.backups.backup_job import BackupJob, BackupPiece, backup, begin_backup
     from kudulite.backups.backup_set import (
         Backup,
@@ -185,8 +187,6 @@ _NAMES_OF = {
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
-__version__ = "0.1.0"
-
 # Names of kudu-python that only `kudulite.kudu` has, with what this package has instead.
 _OF_KUDU_PYTHON = {
     "ColumnSchema": "kudulite.Column",
@@ -218,6 +218,16 @@ _CONSTANTS_OF_KUDU_PYTHON = (
     *("EXCLUSIVE_BOUND", "INCLUSIVE_BOUND"),
 )
 
+
+def _installed_version() -> str:
+    """Return the version of the installed package; "0+unknown" where only its folder is used."""
+    metadata = importlib.import_module("importlib.metadata")
+    try:
+        return str(metadata.version("kudulite"))
+    except metadata.PackageNotFoundError:
+        return "0+unknown"
+
+
 if not typing.TYPE_CHECKING:  # a type checker reports unknown names itself
 
     def __getattr__(name: str) -> typing.Any:
@@ -226,6 +236,8 @@ if not typing.TYPE_CHECKING:  # a type checker reports unknown names itself
             found = getattr(importlib.import_module(_MODULE_OF[name]), name)
             globals()[name] = found
             return found
+        if name == "__version__":
+            return _installed_version()
         instead = _OF_KUDU_PYTHON.get(name)
         if name.startswith(_PREFIXES_OF_KUDU_PYTHON) or name in _CONSTANTS_OF_KUDU_PYTHON:
             instead = "the text of the choice, such as 'snapshot', 'manual' or 'lz4'"
@@ -239,7 +251,7 @@ if not typing.TYPE_CHECKING:  # a type checker reports unknown names itself
 
 def __dir__() -> list[str]:
     """List the public names, imported or not, and what else the module has."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})
 
 
 __all__ = [

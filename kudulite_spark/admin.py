@@ -27,9 +27,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import IntegerType, StructType
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 import kudulite
 from kudulite import Backup, BackupPiece, MaintenanceResult, Moment, Schema, Table, open_table
@@ -41,6 +40,7 @@ from kudulite_spark.options import (
     table_in_session,
 )
 from kudulite_spark.session import activate, start_directory
+from kudulite_spark.spark_versions import repartition_by
 from kudulite_spark.types import find_name, spark_type, table_schema
 
 _TASK_BYTES = 64 << 20
@@ -259,9 +259,10 @@ def repartition_for(
 ) -> DataFrame:
     """Return the same rows with all rows of a tablet of the table at `path` in one partition.
 
-    There are as many partitions as tablets by default; with fewer, each holds whole tablets. Rows
-    that belong to no tablet (a NULL in the key, a key outside every range) are kept: the write
-    refuses them and names them. Raises SchemaError if a key column is missing."""
+    There are as many partitions as tablets by default; with fewer, each holds whole tablets. With
+    PySpark 4.0 a partition may hold several tablets, and another one none. Rows that belong to no
+    tablet (a NULL in the key, a key outside every range) are kept: the write refuses them and names
+    them. Raises SchemaError if a key column is missing."""
     place = absolute_path(path, start_directory(df.sparkSession))
     options = session_storage_options(df.sparkSession, place)
     table = open_table(place, storage_options=options)
@@ -277,16 +278,16 @@ def repartition_for(
             f" key is ({', '.join(schema.key_names)})"
         )
     keys = [df[own_names[name]].try_cast(spark_type(schema.column(name).type)) for name in names]
-    number = _tablet_number(str(table.path), names, options)(*keys)
-    return df.repartitionById(task_count or table.tablet_count, number)
+    numbers = _tablet_numbers(str(table.path), names, options)
+    return repartition_by(df, task_count or table.tablet_count, numbers, keys)
 
 
-def _tablet_number(
+def _tablet_numbers(
     path: str, names: Sequence[str], options: Mapping[str, str]
-) -> Callable[..., Column]:
-    """Return a column function from key columns to the number of the row's tablet, 0 for none."""
+) -> Callable[..., pa.Array]:
+    """Return a function from key columns to the numbers of the rows' tablets, 0 for none."""
 
-    def tablet_number(*keys: pa.Array) -> pa.Array:
+    def tablet_numbers(*keys: pa.Array) -> pa.Array:
         is_whole = np.logical_and.reduce([key.is_valid().to_numpy(False) for key in keys])
         rows = pa.table(list(keys), names=list(names)).filter(pa.array(is_whole))
         number = np.zeros(len(is_whole), dtype=np.int32)
@@ -294,7 +295,4 @@ def _tablet_number(
         number[is_whole] = table.tablet_index(rows).to_numpy().clip(0)
         return pa.array(number)
 
-    # PySpark warns about a function type where it can be inferred; its types ask for one.
-    made: Callable[..., Column]
-    made = arrow_udf(tablet_number, IntegerType())  # type: ignore[call-overload]
-    return made
+    return tablet_numbers

@@ -17,12 +17,13 @@ action, so there the user fixes the moment. With `snapshotTimestamp=query` the J
 extension makes an instance for each scan. An instance also keeps the table's schema of the moment,
 or of now for a stream. Names mean columns of this schema, which are found by id.
 
-**No pushFilters by default.** Spark 4.1 to 4.3 keeps the reader that took one query's filters and
-uses it for the next query of the same DataFrame: wrong answers, without an error. The option
-`pushdown` is only for DataFrames that are used once. Filters that are always safe belong in the
-option `filter`. With the setting `spark.sql.python.filterPushdown.enabled` off, Spark refuses a
-reader that defines pushFilters. Therefore only the process that asks for filters gets such a
-reader. The JVM extension (`session`) makes a plan for every scan and asks for filters itself.
+**No pushFilters by default.** Spark 4.0 asks for no filters. Spark 4.1 to 4.3 keeps the reader that
+took one query's filters and uses it for the next query of the same DataFrame: wrong answers,
+without an error. The option `pushdown` is only for DataFrames that are used once. Filters that are
+always safe belong in the option `filter`. With the setting
+`spark.sql.python.filterPushdown.enabled` off, Spark refuses a reader that defines pushFilters.
+Therefore only the process that asks for filters gets such a reader. The JVM extension (`session`)
+makes a plan for every scan and asks for filters itself.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ from kudulite_spark.options import (
 )
 from kudulite_spark.python_worker import end_work
 from kudulite_spark.reader import PushingTabletReader, ScanPlan, TabletReader, decoded_tokens
+from kudulite_spark.spark_versions import HAS_ROWS_WITHOUT_COLUMNS
 from kudulite_spark.stream_bounds import StreamStart
 from kudulite_spark.stream_reader import TableStreamReader
 from kudulite_spark.types import (
@@ -372,6 +374,11 @@ def scan_plan(
     own_names = check_schema(wanted, str(table.path), schema, read, is_of_changes)
     fields = arrow_schema(wanted)
     names = fields.names
+    if not names and not HAS_ROWS_WITHOUT_COLUMNS:
+        raise OptionError(
+            f"table {str(table.path)!r}: a read without columns needs PySpark 4.1 or newer; to"
+            " count rows, give one column in option 'columns'"
+        )
     if is_of_changes:
         names = [name for name in names if name not in CHANGE_COLUMNS]
     path = str(table.path)

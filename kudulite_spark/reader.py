@@ -32,27 +32,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 import kudulite
 from kudulite_spark.python_worker import end_work
 from kudulite_spark.types import CHANGE_COLUMNS
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
     from kudulite import Predicate, ReadRequest, RowSetToken, Table, Token
 
 # Each batch has a fixed cost: 32 Ki rows are read as fast as 64 Ki, 16 Ki more slowly (measured).
@@ -65,13 +53,17 @@ SPLIT_BYTES_MIN, SPLIT_BYTES_MAX = 4 << 20, 32 << 20
 SPLIT_ROWS_MIN = 1 << 18
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
-_OPERATORS: dict[type[Filter], str] = {
-    EqualTo: "=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
+# Of the classes of filters by their names, because PySpark 4.0 has none of them.
+_OPERATORS = {
+    "EqualNullSafe": "=",
+    "EqualTo": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "StringStartsWith": "starts_with",
 }
+_OPERATORS_WITHOUT_VALUE = {"IsNull": "is_null", "IsNotNull": "is_not_null"}
 # PySpark decodes pushed decimals under Python's default context, which rounds to this many digits.
 _DECIMAL_DIGITS_EXACT = decimal.DefaultContext.prec
 # Older days pass through Java's calendar, which lacks ten of 1582, and local mean times.
@@ -263,22 +255,15 @@ def pushed_predicate(spark_filter: Filter) -> Predicate | None:
     if len(path) != 1:
         return None
     column = path[0]
-    if isinstance(spark_filter, IsNull):
-        return kudulite.Predicate(column, "is_null", None)
-    if isinstance(spark_filter, IsNotNull):
-        return kudulite.Predicate(column, "is_not_null", None)
-    value = getattr(spark_filter, "value", None)
-    if isinstance(spark_filter, In):
+    kind, value = type(spark_filter).__name__, getattr(spark_filter, "value", None)
+    if kind in _OPERATORS_WITHOUT_VALUE:
+        return kudulite.Predicate(column, _OPERATORS_WITHOUT_VALUE[kind], None)
+    if kind == "In":
         values = tuple(item for item in value or () if item is not None)
         return kudulite.Predicate(column, "in", values) if all(map(_is_exact, values)) else None
-    if value is None or not _is_exact(value):
+    if kind not in _OPERATORS or value is None or not _is_exact(value):
         return None
-    if isinstance(spark_filter, StringStartsWith):
-        return kudulite.Predicate(column, "starts_with", value)
-    if isinstance(spark_filter, EqualNullSafe):
-        return kudulite.Predicate(column, "=", value)
-    operator = _OPERATORS.get(type(spark_filter))
-    return None if operator is None else kudulite.Predicate(column, operator, value)
+    return kudulite.Predicate(column, _OPERATORS[kind], value)
 
 
 def _is_exact(value: Any) -> bool:

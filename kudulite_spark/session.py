@@ -42,6 +42,7 @@ from kudulite.errors import NotSupportedError, UsageError
 from kudulite_spark.datasource import KuduliteDataSource
 from kudulite_spark.jvm import ensure_java
 from kudulite_spark.options import absolute_path
+from kudulite_spark.spark_versions import EXTENSION_VERSIONS, register_source
 
 
 def register(
@@ -68,7 +69,7 @@ def register(
             context.pythonExec = sys.executable
         _add_python_path(context.environment, str(Path(__file__).resolve().parents[1]))
     activate(spark)
-    spark.dataSource.register(KuduliteDataSource)
+    register_source(spark, KuduliteDataSource)
     problem = _install_front(spark)
     if warehouse is None:
         return
@@ -209,8 +210,6 @@ CATALOG_WITH_VIEWS_CLASS = "kudulite.CatalogWithViews"
 # Their catalogs have no views, or not by the interface that the class has.
 VERSIONS_WITHOUT_VIEWS = ("4.1", "4.2")
 FRONT_SETTING = "spark.kudulite.front"
-# It calls internal classes of Spark, which are the same in these versions.
-VERSIONS = ("4.1", "4.2", "4.3")
 
 
 logger = logging.getLogger("kudulite.spark")
@@ -222,15 +221,16 @@ def _install_front(spark: SparkSession) -> str | None:
     if reason is not None:
         logger.warning(
             "the JVM extension is not installed: %s; filters and columns stay options, and an"
-            " INSERT into a view sets the columns that it does not name to NULL",
+            " INSERT into a view should name all columns, or it sets the others to NULL",
             reason,
         )
     return reason
 
 
 def _why_not(spark: SparkSession) -> str | None:
-    if not spark.version.startswith(VERSIONS):
-        return f"Spark {spark.version} is not one of the tested versions {', '.join(VERSIONS)}"
+    if not spark.version.startswith(EXTENSION_VERSIONS):
+        versions = f"{EXTENSION_VERSIONS[0]} to {EXTENSION_VERSIONS[-1]}"
+        return f"it needs Spark {versions}, and this is Spark {spark.version}"
     if not JAR.is_file():
         return f"{JAR} is missing"
     try:

@@ -31,6 +31,11 @@ import kudulite
 from kudulite.errors import ConflictError, OptionError, TableNotFoundError, TimestampError
 from kudulite_spark.python_worker import end_work
 from kudulite_spark.reader import ScanPlan, TabletPartition, TabletReader, fitted_batches, packed
+from kudulite_spark.spark_versions import (
+    HAS_READ_LIMITS,
+    SupportsTriggerAvailableNow,
+    read_limit,
+)
 from kudulite_spark.stream_bounds import (
     NOW,
     CommitCounts,
@@ -48,22 +53,9 @@ from kudulite_spark.stream_bounds import (
 from kudulite_spark.types import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+
     from kudulite import ScanToken, Table, Token
-
-try:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
-
-    HAS_READ_LIMITS = True
-except ImportError:  # before PySpark 4.2
-    HAS_READ_LIMITS = False
-
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Empty: this PySpark has no such interface."""
 
 
 class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -92,8 +84,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of `maxRowsPerTrigger`."""
-        count = self._row_count_max
-        return ReadAllAvailable() if count is None else ReadMaxRows(count)
+        return read_limit(self._row_count_max)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note the newest change: the query ends with it."""

@@ -32,15 +32,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from kudulite.errors import ConflictError, OptionError, TableNotFoundError
 from kudulite_spark.options import WriteOptions, catalog_of
 from kudulite_spark.python_worker import end_work
+from kudulite_spark.spark_versions import DataSourceStreamArrowWriter
 
 if TYPE_CHECKING:
     from kudulite import BulkWrite, StagedTask

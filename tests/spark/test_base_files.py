@@ -17,9 +17,12 @@ from kudulite import NativeLimits, Table
 from kudulite_spark import native_read
 from kudulite_spark.literals import literal
 from kudulite_spark.native_read import quoted
+from tests.spark.conftest import FRONT
 from tests.support.spark.spark_tables import SHORT_QUERIES, configured
 from tests.support.tables.typed_tables import COLUMNS, SCALARS, TypedTable, random_table
 from tests.support.tiers import tiered
+
+pytestmark = FRONT
 
 COUNT = 300_000
 SCALAR_NAMES = ["key", *(f"a.{name}" for name, _, _ in SCALARS)]  # of the table `cells`

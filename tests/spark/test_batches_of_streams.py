@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import kudulite
 import kudulite_spark
+from tests.spark.conftest import FRONT
 from tests.support.spark.spark_tables import (
     configured,
     given,
@@ -22,6 +23,8 @@ from tests.support.spark.spark_tables import (
     stream,
     writes,
 )
+
+pytestmark = FRONT
 
 SETTINGS = "spark.kudulite.applicationId", "spark.kudulite.applicationVersion"
 

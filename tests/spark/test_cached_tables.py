@@ -3,7 +3,10 @@
 import pytest
 
 import kudulite
+from tests.spark.conftest import FRONT
 from tests.spark.test_named_columns import catalog
+
+pytestmark = FRONT
 
 __all__ = ["catalog"]
 

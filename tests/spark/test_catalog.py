@@ -14,7 +14,10 @@ import kudulite
 import kudulite_spark
 from kudulite.errors import NotSupportedError, UsageError
 from kudulite_spark import session
+from tests.spark.conftest import FRONT
 from tests.support.spark.sql_statements import made, rows, run_random_statements, stored
+
+pytestmark = FRONT
 
 CHANGES_OF_ANOTHER = """
 import sys, kudulite

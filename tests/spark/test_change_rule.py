@@ -11,6 +11,9 @@ from pyspark.sql import SparkSession
 
 import kudulite
 import kudulite_spark
+from tests.spark.conftest import FRONT
+
+pytestmark = FRONT
 
 Rows = dict[int, tuple[str | None, float | None]]
 

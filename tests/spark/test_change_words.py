@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, TimestampType
 
 import kudulite
-from tests.spark.conftest import BOTH
+from tests.spark.conftest import BOTH, FRONT
 from tests.spark.test_catalog import warehouse
 from tests.support.command_line import output
 from tests.support.spark.spark_tables import configured, load
@@ -87,6 +87,7 @@ def of_lines(text: str) -> list[Change]:
     return in_order([(*list(row.values())[:4], moment(row[NAMES[4]])) for row in rows])
 
 
+@FRONT
 @pytest.mark.quick
 def test_changes_are_the_same_in_every_way(spark, warehouse, tmp_path):
     """Python, tokens, command line, DataFrame, SQL and stream; of one image and of both."""

@@ -17,6 +17,7 @@ import pyspark
 import pytest
 
 from kudulite_spark.jvm import ensure_java
+from tests.spark.conftest import FRONT
 
 SCRIPT = """
 import sys
@@ -125,6 +126,7 @@ def environment() -> dict[str, str]:
     }
 
 
+@FRONT
 @pytest.mark.full
 def test_statements_of_sql_on_a_standalone_cluster_with_the_jar_of_register(tmp_path):
     """A master and two workers: `register` sends the jar, and all rows equal a dictionary."""
@@ -146,6 +148,7 @@ def test_statements_of_sql_on_a_standalone_cluster_with_the_jar_of_register(tmp_
     assert run.returncode == 0 and "done" in run.stdout, run.stderr[-3000:]
 
 
+@FRONT
 def test_a_second_session_of_a_process_sends_the_front_to_its_executors(tmp_path):
     """The driver's class loader keeps the jar of the first session, whose executors are gone."""
     run = subprocess.run(

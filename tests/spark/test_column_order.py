@@ -8,7 +8,10 @@ from pyspark.sql import functions as sf
 
 import kudulite
 import kudulite_spark
+from tests.spark.conftest import FRONT
 from tests.spark.test_named_columns import catalog
+
+pytestmark = FRONT
 
 __all__ = ["catalog"]
 

@@ -10,7 +10,10 @@ import sys
 
 import pytest
 
+from tests.spark.conftest import FRONT
 from tests.support.spark.processes import connect_environment
+
+pytestmark = FRONT
 
 SCRIPT = """
 import json, os, sys

@@ -16,9 +16,12 @@ from pyspark.sql import functions as sf
 import kudulite
 from kudulite_spark import session
 from kudulite_spark.reader import BATCH_ROWS_MAX
+from tests.spark.conftest import FRONT
 from tests.support import front_build
 from tests.support.spark.spark_tables import load, make_table, rows, save, staged_files, stored
 from tests.support.tables.typed_tables import random_table
+
+pytestmark = FRONT
 
 ROWS = [(k, f"s{k % 3}", k / 2) for k in range(50)]
 
@@ -214,11 +217,10 @@ def test_large_rows_are_written_in_several_batches(spark, tmp_path):
     assert load(spark, tmp_path / "t").selectExpr(*sums).first() == given.selectExpr(*sums).first()
 
 
+@pytest.mark.spark_since("4.2", "one daemon for all steps")
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes")
 def test_all_steps_are_planned_by_one_daemon(spark, tmp_path):
     """Creating the source, planning, filters and commits do not start a daemon for each."""
-    if spark.version.startswith("4.1"):
-        pytest.skip("it has a daemon for each step")
     before = _daemon_modules(spark)
     place = str(tmp_path / "t")
     save(spark.range(4).selectExpr("id AS k"), place, primaryKey="k")
@@ -250,13 +252,13 @@ def test_a_small_table_is_broadcast(spark, path):
 
 def test_where_it_cannot_be_one_line_says_why(spark, path, monkeypatch, caplog):
     """Of `register` and of each local session; plain Python serves."""
-    monkeypatch.setattr(session, "VERSIONS", ("3.5",))
+    monkeypatch.setattr(session, "EXTENSION_VERSIONS", ("3.4", "3.5"))
     for register in (session.register, lambda _: session.local_session()):
         caplog.clear()
         with caplog.at_level(logging.WARNING, logger="kudulite.spark"):
             register(spark)
         (line,) = caplog.messages
-        assert "is not one of the tested versions 3.5" in line
+        assert f"it needs Spark 3.4 to 3.5, and this is Spark {spark.version}" in line
     assert load(spark, path).count() == 50
 
 

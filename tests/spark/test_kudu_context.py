@@ -11,6 +11,7 @@ import kudulite_spark
 from kudulite.errors import OptionError, TableExistsError, TableNotFoundError
 from kudulite_spark import CreateTableOptions, KuduContext, KuduReadOptions, KuduWriteOptions
 from kudulite_spark.datasource import KuduliteDataSource
+from kudulite_spark.spark_versions import register_source
 from tests.support.spark.spark_tables import in_order, rows, stored
 
 TABLE = "impala::db.metrics"
@@ -153,7 +154,7 @@ def test_deletes_alone_may_be_ordered(context):
 def test_a_thread_that_python_has_started_reads_and_writes(spark, tmp_path):
     """Such a thread has no active session, so Spark would ask the default one for the format."""
     spark = spark.newSession()
-    spark.dataSource.register(KuduliteDataSource)  # without the front, which other tests would get
+    register_source(spark, KuduliteDataSource)  # without the front, which other tests would get
     context = KuduContext(spark, tmp_path)
     context.createTable("t", FIELDS, "id")
 

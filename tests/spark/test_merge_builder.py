@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 import kudulite
 import kudulite_spark
 from kudulite.errors import SchemaError, TableNotFoundError, UsageError
+from tests.spark.conftest import FRONT
 from tests.support.spark.spark_tables import make_table, stored
 
 NAMES = ("id", "host", "v", "w")
@@ -205,6 +206,7 @@ def catalog(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     yield name
 
 
+@FRONT
 @pytest.mark.parametrize("seed", range(4))
 def test_random_clauses_equal_a_dictionary_and_the_statement(spark, catalog, tmp_path, seed):
     """All clauses, three ways to match, repeated source rows, and statements that have to fail."""

@@ -8,7 +8,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import kudulite
+from tests.spark.conftest import FRONT
 from tests.spark.test_catalog import made, rows, warehouse
+
+pytestmark = FRONT
 
 __all__ = ["warehouse"]
 
@@ -88,10 +91,9 @@ def test_changes_of_a_window_are_a_table(spark, warehouse, tmp_path):
     assert rows(spark, f"SELECT DISTINCT {timed} FROM {source}") == [(True,)]
 
 
+@pytest.mark.spark_since("4.2", "the clause CHANGES")
 def test_the_clause_changes_has_inclusive_bounds(spark, warehouse, tmp_path):
     """Of tags, HybridTimes and times; EXCLUSIVE leaves a bound out."""
-    if spark.version < "4.2":
-        pytest.skip("Spark 4.1 has no clause CHANGES")
     t = f"{warehouse}.t"
     made(spark, t)
     table = table_of(tmp_path)

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 import kudulite
 import kudulite_spark
 from kudulite import Table
+from tests.spark.conftest import FRONT
 from tests.support.spark.spark_tables import error_of, load, rows, run, start, stored, stream
 from tests.support.tables.core_tables import altered
 from tests.support.tables.moved_columns import ROWS, renewed, rows_table, swapped
@@ -41,6 +42,7 @@ def table(client: kudulite.Client) -> Table:
     return rows_table(client)
 
 
+@FRONT
 @pytest.mark.parametrize("alter", ALTERATIONS)
 def test_a_dataframe_keeps_the_columns_of_its_load(spark, warehouse, client, table, alter):
     """By load, by read_table, and of the catalog; also with a filter that comes later."""
@@ -71,6 +73,7 @@ def _rows_or_error(frame: DataFrame, text: str) -> list[tuple] | None:
         return None
 
 
+@FRONT
 @pytest.mark.parametrize("alter", ALTERATIONS)
 def test_the_past_has_the_columns_of_then(spark, warehouse, client, table, alter):
     """In every read that takes a moment."""

@@ -11,6 +11,9 @@ from pyspark.sql import functions as sf
 
 import kudulite
 import kudulite_spark
+from tests.spark.conftest import FRONT
+
+pytestmark = FRONT
 
 # Of a row with a = 1, b = 1, c = 'x' and of a new one; b has the default 7 in new rows.
 LEFT = [(1, 10, 1, "x"), (2, 20, 7, None)]

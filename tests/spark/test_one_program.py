@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.conftest import BOTH
+from tests.spark.conftest import BOTH, FRONT
 from tests.support.object_server import WRITER, ObjectServer
 from tests.support.spark.one_program import ANSWERS, Answers, answers
 from tests.support.spark.processes import connect_environment
@@ -55,6 +55,8 @@ EXPECTED: Answers = {
 
 # Connect has no RDDs and so no KuduContext.
 OF_CLASSIC_SPARK = ("context", "rdd")
+
+pytestmark = FRONT  # statements of SQL with a catalog are a part of the program
 
 
 def settings_of(server: ObjectServer) -> dict[str, str]:

@@ -8,7 +8,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import kudulite
+from tests.spark.conftest import FRONT
 from tests.spark.test_named_columns import catalog
+
+pytestmark = FRONT
 
 __all__ = ["catalog"]
 

@@ -4,8 +4,11 @@ import pytest
 from pyspark.errors import AnalysisException
 
 import kudulite
+from tests.spark.conftest import FRONT
 from tests.spark.test_catalog import made, rows, stored, warehouse
 from tests.support.spark.spark_tables import configured
+
+pytestmark = FRONT
 
 __all__ = ["warehouse"]
 

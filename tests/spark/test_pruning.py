@@ -110,6 +110,7 @@ def test_nothing_is_read_where_no_tablet_is_left(spark, path):
         assert (frame.rdd.getNumPartitions(), frame.count()) == (1, 0)
 
 
+@pytest.mark.spark_since("4.1", "a Python source that takes filters")
 @pytest.mark.quick
 def test_pushed_filters_prune_the_same_way(spark, path):
     """With pushdown=true and the setting on, without a filter option."""

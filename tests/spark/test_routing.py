@@ -17,8 +17,11 @@ import kudulite
 import kudulite_spark
 from kudulite import Partitioning, RangePartition, Table
 from kudulite_spark.write_plan import described_partitioning
+from tests.spark.conftest import FRONT
 from tests.support.spark.spark_tables import configured
 from tests.support.spark.sql_statements import rows, run_random_statements
+
+pytestmark = FRONT
 
 SETTING = "spark.kudulite.repartition"
 TASKS = 8

@@ -4,7 +4,10 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 import kudulite
+from tests.spark.conftest import FRONT
 from tests.spark.test_named_columns import catalog
+
+pytestmark = FRONT
 
 __all__ = ["catalog"]
 

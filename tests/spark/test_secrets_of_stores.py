@@ -15,8 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.conftest import FRONT
 from tests.support.object_server import WRITER, ObjectServer
 from tests.support.spark.processes import connect_environment, environment
+
+pytestmark = FRONT
 
 ID, SECRET = WRITER
 

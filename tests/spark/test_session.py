@@ -5,6 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import kudulite_spark
+from kudulite.errors import NotSupportedError
+from kudulite_spark import session
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
@@ -39,3 +45,12 @@ def test_register_brings_the_package_and_the_interpreter_to_the_workers(tmp_path
         timeout=240,
     )
     assert run.stdout.split() == ["90"], run.stderr[-3000:]
+
+
+def test_a_catalog_needs_a_spark_with_the_jvm_extension(spark, tmp_path, monkeypatch):
+    """Where the jar does not fit, the message says which versions it fits, and what works."""
+    monkeypatch.setattr(session, "EXTENSION_VERSIONS", ("5.1", "5.2"))
+    with pytest.raises(NotSupportedError) as refused:
+        kudulite_spark.register(spark, warehouse=tmp_path, catalog="refused")
+    assert f"it needs Spark 5.1 to 5.2, and this is Spark {spark.version}. " in str(refused.value)
+    assert "kudulite_spark.merge(df, path)" in str(refused.value)

@@ -12,15 +12,21 @@ import sys
 
 import pytest
 
+from tests.spark.conftest import FRONT
 from tests.support.spark.processes import connect_environment
 from tests.support.spark.session_matrix import CELLS
 
-STATES = ["with the front", "without"]
+STATES = [pytest.param("with the front", marks=FRONT), "without"]
 CLASSIC = [(cell, place % 2 == 0) for place, cell in enumerate(CELLS)]
 CLASSIC += [(cell, not front) for cell, front in CLASSIC if cell == "named_columns"]
+MARKS = {True: [FRONT], False: []}
 
 
-@pytest.mark.parametrize(("cell", "front"), CLASSIC, indirect=["front"])
+@pytest.mark.parametrize(
+    ("cell", "front"),
+    [pytest.param(cell, front, marks=MARKS[front]) for cell, front in CLASSIC],
+    indirect=["front"],
+)
 def test_on_classic_spark(spark, tmp_path, front, cell):
     """In the session of the tests, in which the setting turns the front off."""
     CELLS[cell](spark, tmp_path)

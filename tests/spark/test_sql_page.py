@@ -17,6 +17,9 @@ from pyspark.sql import functions as sf
 import kudulite
 import kudulite_spark
 from kudulite_spark import session
+from tests.spark.conftest import FRONT
+
+pytestmark = FRONT
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark_statements.md"
 CODE = re.compile(r"(`{1,2})\s?(.+?)\s?\1(?!`)")

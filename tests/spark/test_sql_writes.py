@@ -12,6 +12,9 @@ from pyspark.sql import SparkSession
 
 import kudulite
 import kudulite_spark
+from tests.spark.conftest import FRONT
+
+pytestmark = FRONT
 
 
 @pytest.fixture

@@ -17,8 +17,11 @@ from kudulite.storage.local_storage import LocalStorage
 from kudulite.table.table_store import TableStore
 from kudulite_spark.catalog import answered
 from kudulite_spark.options import Place
+from tests.spark.conftest import FRONT
 from tests.spark.test_catalog import made, rows, stored, warehouse
 from tests.support.spark.spark_tables import configured
+
+pytestmark = FRONT
 
 __all__ = ["warehouse"]
 
@@ -297,10 +300,9 @@ def test_a_table_is_made_again_of_what_spark_shows(spark, warehouse, tmp_path):
     )
 
 
+@pytest.mark.spark_since("4.2", "INSERT WITH SCHEMA EVOLUTION")
 def test_columns_are_added_by_an_insert_and_a_merge(spark, warehouse):
     """WITH SCHEMA EVOLUTION adds them, and widens types."""
-    if spark.version < "4.2":
-        pytest.skip("Spark 4.1 has no INSERT WITH SCHEMA EVOLUTION")
     t = f"{warehouse}.t"
     spark.sql(f"CREATE TABLE {t} (id BIGINT, n INT, PRIMARY KEY (id))")
     spark.sql(f"INSERT INTO {t} VALUES (1, 1)")

@@ -13,6 +13,7 @@ import pytest
 
 import kudulite
 from kudulite_spark import read_table
+from tests.spark.conftest import FRONT
 from tests.spark.test_catalog import warehouse
 from tests.support.spark.spark_tables import configured, load
 
@@ -66,6 +67,7 @@ def moment_of(day: datetime.date) -> datetime.datetime:
 COUNTS = {"=": 30, "<=": 90, ">=": 90}
 
 
+@FRONT
 @pytest.mark.parametrize("zone", DAYS)
 def test_a_day_is_found_in_every_zone_of_java(spark, warehouse, tmp_path, zone):
     """By load, SQL and the option `pushdown`, though Spark passes a day as its local midnight."""

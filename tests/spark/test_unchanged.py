@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 
 import kudulite
 import kudulite_spark
-from tests.spark.conftest import BOTH
+from tests.spark.conftest import BOTH, FRONT
 from tests.support.spark.spark_tables import make_table, save, stored
 
 pytestmark = BOTH
@@ -73,6 +73,7 @@ def test_an_ordered_upsert_writes_newer_rows_only(spark, path):
     expect_changes(path, lambda: save(snapshot(spark), path, **options), changes)
 
 
+@FRONT
 def test_tables_of_a_catalog_take_the_option(spark, path, front):
     """INSERT, INSERT OVERWRITE and writeTo; the parser of WITH is that of Spark."""
     name = f"c{uuid.uuid4().hex}"
