@@ -37,7 +37,6 @@ from kudulite.errors import (
 )
 from kudulite_spark.options import Place, WriteOptions
 from kudulite_spark.procedures import PROCEDURES, call_procedure, procedure_parameters
-from kudulite_spark.session_zone import in_zone
 from kudulite_spark.table_properties import (
     COMMENT,
     LOCATION,
@@ -56,6 +55,7 @@ from kudulite_spark.types import (
     column_type,
     default_value,
     find_column,
+    in_zone,
     table_schema,
     with_default_notes,
     with_layout_names,

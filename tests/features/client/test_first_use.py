@@ -55,7 +55,8 @@ def test_the_module_of_each_name_is_the_one_that_type_checkers_see():
         for node in tree.body
         if isinstance(node, ast.If) and ast.unparse(node.test) == "typing.TYPE_CHECKING"
     ]
-    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.name: node.module for node in imports for alias in node.names}
     assert seen == kudulite._MODULE_OF
     errors = {name for name in vars(kudulite.errors) if name.endswith("Error")}
     assert {*seen, *errors, "errors"} == {*kudulite.__all__}
