@@ -55,7 +55,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
 
         hook(BatchOperations, "_run")
         hook(BulkWrite, "settled")
-        hook(BulkWrite, "stage")
+        hook(BulkWrite, "_staged")
         hook(BulkWrite, "commit")
         hook(TableStore, "locked")
 

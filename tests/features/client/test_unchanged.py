@@ -154,12 +154,12 @@ def test_the_rows_are_those_of_a_write_without_the_option(core, seed, monkeypatc
                 action(table)
             plain = TableStore.locked
 
-            def locked(self, work, *given, table=table, plain=plain, under=under):
+            def locked(self, work, *given, table=table, plain=plain, under=under, **options):
                 if work.startswith("commit of write"):
                     monkeypatch.setattr(TableStore, "locked", plain)
                     for action in under:
                         action(table)
-                return plain(self, work, *given)
+                return plain(self, work, *given, **options)
 
             monkeypatch.setattr(TableStore, "locked", locked)
             BulkWrite.commit(write, staged)

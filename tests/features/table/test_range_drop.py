@@ -326,13 +326,13 @@ def test_a_lost_race_drops_nothing_that_a_tag_needs(core: CoreTables, monkeypatc
 
     locked = TableStore.locked
 
-    def tag_first(store: TableStore, *arguments: Any) -> AbstractContextManager[Turn]:
+    def tag_first(store: TableStore, *given: Any, **options: Any) -> AbstractContextManager[Turn]:
         monkeypatch.undo()
         other = TableStore(table.path, environment())
         with other.locked("tag") as lock:
             tagged = other.newest().successor(Origin("test", 1), "tag", tags={"x": moment})
             assert other.update(lambda _: tagged, other.newest(), lock)
-        return locked(store, *arguments)
+        return locked(store, *given, **options)
 
     monkeypatch.setattr(TableStore, "locked", tag_first)
     assert forget_alterations(table._store) == 0

@@ -285,7 +285,8 @@ class ChangeSteps(HistoryState):
         after = self.expected_history(key)
         found = []
         for place, row in enumerate(rows):
-            change, timestamp = change_of(row)
+            writer, (change, timestamp) = row.pop("_commit_writer"), change_of(row)
+            assert writer is None or "@" in writer
             # Of what was current at the mark nobody needs to know when it came.
             is_known = place > 0 or (timestamp is not None and timestamp > self.mark)
             found.append((change, timestamp, tuple(row.values())) if is_known else row_only(row))

@@ -221,10 +221,10 @@ def at_moment(monkeypatch, moment: str, act) -> None:
             once()
         return found
 
-    def lock(self, work: str, *given):
+    def lock(self, work: str, *given, **options):
         if moment == "lock" and work == "garbage collection":
             once()
-        return locked(self, work, *given)
+        return locked(self, work, *given, **options)
 
     monkeypatch.setattr(LocalStorage, "names_below", listed)
     monkeypatch.setattr(OpenWrites, "of", read)
