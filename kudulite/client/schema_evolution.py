@@ -14,7 +14,7 @@ column once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ def extend_schema(store: TableStore, columns: Sequence[Column]) -> None:
     Raises SchemaError, LockTimeoutError, StorageError.
     """
     schema = store.newest().schema
-    if any(True for _ in _missing(schema, columns)) or any(True for _ in _wider(schema, columns)):
+    if _missing(schema, columns) or _wider(schema, columns):
         alter_table(store, [partial(_extended, columns=columns)])
 
 
@@ -53,26 +53,28 @@ def evolved(store: TableStore, data: Any, *, others: Collection[str] = ()) -> An
 
 
 def _extended(draft: TableDraft, columns: Sequence[Column]) -> TableDraft:
-    for name, wider in list(_wider(draft.schema, columns)):
+    for name, wider in _wider(draft.schema, columns):
         draft = draft.change_column(name, {"type": wider})
-    for missing in list(_missing(draft.schema, columns)):
+    for missing in _missing(draft.schema, columns):
         draft = draft.add_column(replace(missing, nullable=True))
     return draft
 
 
-def _missing(schema: Schema, columns: Sequence[Column]) -> Iterator[Column]:
-    return (given for given in columns if given.name not in schema.names)
+def _missing(schema: Schema, columns: Sequence[Column]) -> list[Column]:
+    return [given for given in columns if given.name not in schema.names]
 
 
-def _wider(schema: Schema, columns: Sequence[Column]) -> Iterator[tuple[str, ColumnType]]:
-    """Yield columns that have narrower types than the given ones, with the new types."""
+def _wider(schema: Schema, columns: Sequence[Column]) -> list[tuple[str, ColumnType]]:
+    """Return columns that have narrower types than the given ones, with the new types."""
+    found = []
     for given in columns:
         if given.name not in schema.names or given.name in schema.key_names:
             continue
         old = schema.column(given.name).type
         # Arrow's and Spark's plain texts have no length, so they do not ask for a longer one.
         if given.type != old and given.type.name != "string" and old.can_widen_to(given.type):
-            yield given.name, given.type
+            found.append((given.name, given.type))
+    return found
 
 
 def columns_to_store(

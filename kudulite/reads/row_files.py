@@ -70,7 +70,7 @@ class NumberText(str):
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do about a file that is refused, in the words of the interface that reads it.
+    """Advice about a file that is refused, in the words of the interface that reads it.
 
     `{name}` is the name of a column.
     """
@@ -101,13 +101,12 @@ def _format_of(path: Path, options: FileOptions) -> FileFormat:
         name = name.removesuffix(ending)
     ending = name.rpartition(".")[2]
     try:
-        found = FileFormat("json" if ending in ("jsonl", "ndjson") else ending)
+        named = "json" if ending in ("jsonl", "ndjson") else ending
+        return options.file_format or FileFormat(named)
     except ValueError:
-        if options.file_format is None:
-            raise OptionError(
-                f"{path}: unknown file name ending; {options.advice.unknown_ending}"
-            ) from None
-    return options.file_format or found
+        raise OptionError(
+            f"{path}: unknown file name ending; {options.advice.unknown_ending}"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ class RowFile:
         if "" in kept:
             raise OptionError(
                 f"{self.path}: column {found.index('') + 1} has no name, as an index that pandas"
-                f" writes; {self.advice.name.format(name='')}"
+                f" writes; {self.advice.name}"
             )
         for name in kept:
             if kept.count(name) > 1:

@@ -48,12 +48,8 @@ def arrow_batches(
         from kudulite.reads.source_paths import batches_of_paths
 
         return batches_of_paths(data, schema, table)
-    data = opened(data)
-    if _is_pandas(data):
-        data = _from_pandas(data, table)
-    elif not isinstance(data, _ARROW) and hasattr(data, "__arrow_c_stream__"):
-        data = _from_stream(data, table)
-    elif isinstance(data, Mapping):
+    data, _ = read_once(data, table)
+    if isinstance(data, Mapping):
         data = _columns_table(dict(data), schema, table)
     elif _are_rows(data):
         data = rows_table(list(data), schema, table)

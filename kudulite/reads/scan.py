@@ -276,7 +276,7 @@ class RowScan(ArrowResult[ScanSpec]):
         """Yield the rows in the order of columns, which are read beside those of the result."""
         request, names = read.plan.request, read.schema.names
         wanted = dict.fromkeys([*names, *(key.column for key in request.order)])
-        plan = replace(read.plan.of_columns(list(wanted), request.where))
+        plan = read.plan.of_columns(list(wanted), request.where)
         unsorted = replace(plan, request=replace(plan.request, order_by=(), limit=None))
         inner = read_of(read.store, read.manifest, unsorted)
         rows = sorted_batches(self._batches(inner), inner.schema, request.order, request.limit)

@@ -33,7 +33,7 @@ from kudulite.tablet.operation import mask_of
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
-# What is in the folder of a table of another format: what to give in its place.
+# A folder that tables of another format have, and the source to give for such a table.
 _OTHER_TABLES = {
     "_delta_log": "a Delta table; give deltalake.DeltaTable(path)",
     "_versions": "a Lance dataset; give lance.dataset(path)",

@@ -44,7 +44,7 @@ SEEDS = {
         "4,2,0.5,2026-01-04 10:00:00",
     ),
 }
-# What another run finds: Ada has moved, Cy is gone, Di is new; the last order of Bo is changed.
+# The rows of the second run: Ada has moved, Cy is gone, Di is new; the last order of Bo is changed.
 LATER = {
     "customers": ("id,name,city", "1,Ada,Paris", "2,Bo,Oslo", "4,Di,Bern"),
     "orders": (*SEEDS["orders"][:3], "3,2,7.25,2026-01-03 10:00:00", "5,4,1.5,2026-01-05 10:00:00"),

@@ -1,4 +1,4 @@
-"""What differs between versions of Spark is the same to the rest of the connector."""
+"""Differences between versions of Spark are hidden from the rest of the connector."""
 
 from types import SimpleNamespace
 from unittest import mock

@@ -1,4 +1,4 @@
-"""What a release is made of agrees: versions of Python, of Spark and of packages, notes, recipe."""
+"""The parts of a release agree: versions of Python, of Spark and of packages, notes, recipe."""
 
 import re
 import runpy

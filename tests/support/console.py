@@ -21,8 +21,8 @@ BLOCK = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.MULTILINE | re.DOTALL
 _STEP = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 _ID = re.compile(r"\b[0-9a-f]{32}\b")
 _WRITER = re.compile(r"\b\w+@[\w.-]+:\d+")
-# What differs from run to run: moments, HybridTimes, ids, names of backups; sizes, seconds and
-# rates; and what `doctor` finds about the kind of a file system.
+# The parts that differ from run to run: moments, HybridTimes, ids, names of backups; sizes, seconds
+# and rates; and what `doctor` finds about the kind of a file system.
 _VARYING = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)(?:\+\d+)?"
     r"|\b7\d{18}\b|\b\d{8}T\d{6}\.\d{6}Z-\d{4}|\b[0-9a-f]{32}\b"

@@ -18,7 +18,7 @@ from typing import Any
 
 Cell = dict[str, Any]
 
-# What differs from run to run: moments but those of the notebook's rows, ids, and sizes.
+# The parts that differ from run to run: moments but those of the notebook's rows, ids, and sizes.
 _VARYING = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\.\d{6}(?:Z|\+00:00)(?:\+\d+)?"
     r"|\b7(?:\d{18}|(?:,\d{3}){6})\b"
@@ -42,14 +42,14 @@ def outputs(cells: list[Cell], folder: Path) -> list[dict[str, str]]:
 
 
 def stored(cell: Cell) -> dict[str, str]:
-    """What a cell shows in the notebook, by its kind."""
+    """The outputs of a cell in the notebook, by their kind."""
     return {
         kind: "".join(text) for output in cell["outputs"] for kind, text in output["data"].items()
     }
 
 
 def steady(shown: dict[str, str]) -> dict[str, str]:
-    """What a cell shows, without what differs from run to run."""
+    """The outputs of a cell, without the parts that differ from run to run."""
     return {kind: _VARYING.sub("…", text) for kind, text in shown.items()}
 
 

@@ -1,4 +1,4 @@
-"""What people tried in their first month, and what they get now."""
+"""The calls that people tried in their first month have the results that they expected."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_each_library_has_a_setup():
 
 @pytest.mark.parametrize(("library", "left", "right"), LINES)
 def test_both_sides_of_a_line_mean_the_same_rows(library, left, right, tmp_path, monkeypatch):
-    """What they return is compared where both return rows, and the tables after a write."""
+    """Results are compared where both sides return rows, and the tables after a write."""
     monkeypatch.chdir(tmp_path)
     names = table_of(tmp_path)
     is_there = importlib.util.find_spec(library.lower()) is not None
