@@ -49,18 +49,6 @@ from kudulite.errors import (
     TimestampError,
     UsageError,
 )
-from kudulite_spark.catalog import (
-    answered,
-    load_failed,
-    with_metadata_note,
-    with_table_note,
-)
-from kudulite_spark.metadata_tables import (
-    CHANGES,
-    MetadataReader,
-    metadata_name,
-    metadata_schema,
-)
 from kudulite_spark.options import (
     CATALOG,
     CHECKPOINT,
@@ -74,6 +62,18 @@ from kudulite_spark.options import (
 from kudulite_spark.python_worker import end_work
 from kudulite_spark.reader import PushingTabletReader, ScanPlan, TabletReader, decoded_tokens
 from kudulite_spark.spark_versions import HAS_ROWS_WITHOUT_COLUMNS
+from kudulite_spark.sql.catalog import (
+    answered,
+    load_failed,
+    with_metadata_note,
+    with_table_note,
+)
+from kudulite_spark.sql.metadata_tables import (
+    CHANGES,
+    MetadataReader,
+    metadata_name,
+    metadata_schema,
+)
 from kudulite_spark.stream_bounds import StreamStart
 from kudulite_spark.stream_reader import TableStreamReader
 from kudulite_spark.types import (

@@ -21,11 +21,6 @@ A read of changes has columns beside the table's:
 name that is equal in any case. A table may have `a` and `A`: then `a` means `a`, and another name
 is never guessed. Spark does not pass its setting `spark.sql.caseSensitive` to a Python source, so
 there is one rule for both values.
-
-**Times without a zone** in SQL are in that of the session. Spark does not pass it to a Python
-source, but the catalog adds it to each question. Options of reads and writes come without it; there
-such a time is UTC. A time that the clocks of the zone skip is moved on by as much as they were, and
-of one that they show twice the first is meant, as in Spark.
 """
 
 from __future__ import annotations
@@ -33,10 +28,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -63,14 +56,14 @@ from pyspark.sql.types import (
 )
 
 import kudulite
-from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError, UsageError
+from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
 from kudulite_spark.options import WriteOptions
+from kudulite_spark.session_zone import session_zone
 
 if TYPE_CHECKING:
     from kudulite import Column, ColumnType, Schema
 
 # Spark keeps the declared type of a CHAR or VARCHAR column under this key of a field's metadata.
-_OFFSET = re.compile(r"([+-])(\d\d):(\d\d)(?::(\d\d))?")
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 # Spark keeps a column's DEFAULT, as text of SQL, under these.
 CURRENT_DEFAULT, EXISTS_DEFAULT = "CURRENT_DEFAULT", "EXISTS_DEFAULT"
@@ -459,47 +452,3 @@ def with_layout_names(options: WriteOptions, names: Sequence[str]) -> WriteOptio
         columns = list(own("rangePartitions", ranges["columns"]))
         ranges = {"columns": columns, "bounds": bounds}
     return replace(options, primary_key=key, hash_partitions=hashes, range_partitions=ranges)
-
-
-def session_zone(name: str) -> tzinfo:
-    """Return the zone of a session; `name` is in Java's normal form, a region or an offset."""
-    if name == "Z":
-        return UTC
-    found = _OFFSET.fullmatch(name)
-    if found is None:
-        try:
-            return ZoneInfo(name)
-        except (OSError, ValueError) as error:
-            raise UsageError(
-                f"Python has no time zone {name!r}, which is spark.sql.session.timeZone: set one"
-                " that it knows, such as UTC, or install the package tzdata"
-            ) from error
-    hours, minutes, seconds = (int(part or 0) for part in found.groups()[1:])
-    offset = timedelta(hours=hours, minutes=minutes, seconds=seconds)
-    return timezone(-offset if found[1] == "-" else offset)
-
-
-def in_zone(text: str, zone: str) -> str:
-    """Return a text for a moment: a time without a zone gets this one, all others stay."""
-    moment = _time_without_zone(text)
-    return text if moment is None else moment.replace(tzinfo=session_zone(zone)).isoformat()
-
-
-def is_shown_twice(text: str, zone: str) -> bool:
-    """Whether a text is a time without a zone at which clocks of the zone were, and were set to."""
-    moment = _time_without_zone(text)
-    if moment is None:
-        return False
-    own = session_zone(zone)
-    first, second = (moment.replace(tzinfo=own, fold=fold).utcoffset() for fold in (0, 1))
-    assert first is not None and second is not None
-    return first > second
-
-
-def _time_without_zone(text: str) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        return None
-    # Digits alone are a number of microseconds or a HybridTime.
-    return None if moment.tzinfo is not None or text.strip().isdigit() else moment

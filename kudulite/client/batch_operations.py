@@ -6,70 +6,33 @@
     table.restore(version=7)                 the rows of then, by the changes since
     table.new_bulk_write("insert")           staged in pieces by several tasks, committed once
 
-A write of few rows is a commit in the table's log, whatever its operation and options, unless it is
-an overwrite. All others are staged as files and committed.
+How a write is done is said in batch_writer.py; of those that are computed from rows of the table,
+in computed_writes.py.
 
 **Threads**: any number may write to one table; each write is a transaction of its own.
 """
 
 from __future__ import annotations
 
-import itertools
-import random
-import time
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
 from inspect import getdoc
 from typing import Any, TypeVar, Unpack, overload
 
 import pyarrow as pa
 
-from kudulite.client.bulk_write import (
-    Batches,
-    BulkWrite,
-    WriteResult,
-    write_few,
-)
-from kudulite.client.computed_rows import (
-    MatchingRows,
-    RestoredRows,
-    read_names,
-    undone,
-    with_cells,
-)
-from kudulite.client.row_operations import RowLayout
+from kudulite.client.batch_writer import BatchWriter
+from kudulite.client.bulk_write import BulkWrite, WriteResult
+from kudulite.client.computed_writes import ATTEMPTS_MAX, ComputedWrites, until_unchanged
 from kudulite.client.schema_evolution import columns_to_store, evolved, extend_schema
 from kudulite.client.write_plan import WritePlan, check_flags, check_options
-from kudulite.errors import ColumnNotFoundError, ConflictError, OptionError, SchemaError
+from kudulite.errors import OptionError
 from kudulite.model.aliases import Columns, Moment, Rows, Where, WriteOptions
-from kudulite.model.cell import Cell, ConstantCell, computed_cell
-from kudulite.model.expression import Arithmetic
-from kudulite.model.hybrid_time import Timestamp
-from kudulite.model.schema import Column, Schema
+from kudulite.model.schema import Column
 from kudulite.reads.row_sources import arrow_batches, source_of
-from kudulite.reads.scan import Changes, RowScan
-from kudulite.shown.progress import Progress
-from kudulite.storage.new_files import NewFiles
-from kudulite.table.memory_flush import flush_table
-from kudulite.table.open_writes import begin_write
+from kudulite.reads.scan import RowScan
 from kudulite.table.read_request import ReadRequest
-from kudulite.table.snapshot import check_readable, moment_of
 from kudulite.table.table_store import TableStore
-from kudulite.table.tags import moment_or_version
-from kudulite.table.write_state import WriteState
-from kudulite.tablet.tablet_scan import CHANGE_COLUMNS, CHANGE_TYPE
-from kudulite.upkeep.garbage_collection import end_writes
-from kudulite.writes.batch_pieces import few_rows, without_preimages
-from kudulite.writes.stager import Stager
 
-CONDITION_OPTIONS = ("application_id", "application_version", "message")
-# How often a write by condition reads its rows, while other writers change them.
-ATTEMPTS_MAX = 10
-_PAUSE_SECONDS = 0.005
-_ALTERED = (
-    "the table was altered, or history that it needs was collected, each time; try again later"
-)
 Write = TypeVar("Write", bound=Callable[..., object])
 
 
@@ -83,6 +46,10 @@ class BatchOperations:
     """The part of a table that writes batches; mixed into `Table`."""
 
     _store: TableStore
+
+    @property
+    def _writer(self) -> BatchWriter:
+        return BatchWriter(self._store)
 
     @_with_write_options
     def insert(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
@@ -151,7 +118,7 @@ class BatchOperations:
                 f"table {self._store.name!r}: update takes rows, or where=… together with"
                 " set={column: value, …}"
             )
-        return self._write_where("update", where, set, options)
+        return ComputedWrites(self._store).where("update", where, set, options)
 
     def transform(
         self,
@@ -183,7 +150,7 @@ class BatchOperations:
             return self._write(operation, change(rows), options)
 
         why = "other writers changed its rows each time"
-        return self._until_unchanged("transform", attempt, why, attempts_max)
+        return until_unchanged(self._store, "transform", attempt, why, attempts_max)
 
     @_with_write_options
     def update_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
@@ -221,7 +188,7 @@ class BatchOperations:
             return self._write("delete", data, options)
         if where is None:
             raise OptionError(f"table {self._store.name!r}: delete takes rows, or where=…")
-        return self._write_where("delete", where, {}, options)
+        return ComputedWrites(self._store).where("delete", where, {}, options)
 
     @_with_write_options
     def delete_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
@@ -240,7 +207,9 @@ class BatchOperations:
         data = self._source_of(data, options, "apply", {operation_column})
         names, batches = arrow_batches(data, self._store.newest().schema, self._store.name)
         names = [name for name in names if name != operation_column]
-        return self._run(batches, columns=names, operation_column=operation_column, **options)
+        return self._writer.run(
+            batches, columns=names, operation_column=operation_column, **options
+        )
 
     @_with_write_options
     def overwrite(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
@@ -250,7 +219,7 @@ class BatchOperations:
     def truncate(self) -> WriteResult:
         """Delete all rows in one version; the past stays readable."""
         write = self.new_bulk_write("upsert", overwrite=True)
-        return self._run_bulk(write.labelled("truncate"), ())
+        return self._writer.run_bulk(write.labelled("truncate"), ())
 
     def restore(
         self,
@@ -280,38 +249,7 @@ class BatchOperations:
                 f"table {self._store.name!r}: restore takes a moment, or version=… with a number"
                 " that versions() lists"
             )
-        start, manifest = moment_or_version(self._store, moment, version), self._store.newest()
-        # Changes may begin before there was a table; its rows of then would be none.
-        check_readable(self._store, manifest, moment_of(self._store, manifest, start), start)
-
-        def as_restore(state: WriteState) -> WriteState:  # each row is that of another key
-            return state.labelled("restore").restoring().merging()
-
-        def attempt(is_settled: bool) -> WriteResult:
-            write = None
-            if is_settled:
-                write = self.new_bulk_write(operation_column=CHANGE_TYPE, message=message).settled()
-            at = None if write is None else write.read_at
-            changes = Changes(self._store, ReadRequest.of(start=start, at=at, images="both"))
-            names = [name for name in changes.schema.names if name not in CHANGE_COLUMNS]
-            batches = (undone(batch, names) for batch in changes.to_batches())
-            found = (batch for batch in batches if batch.num_rows)
-            if write is not None:
-                again = RestoredRows(self._store, changes.start, names)
-                return self._run_bulk(write.changed(as_restore).rereading(again), found)
-            first = next(found, None)
-            if first is None:
-                return self._unchanged(changes.end)
-            return self._run(
-                itertools.chain((first,), found),
-                change=as_restore,
-                columns=names,
-                operation_column=CHANGE_TYPE,
-                read_at=changes.end,
-                message=message,
-            )
-
-        return self._until_unchanged("restore", attempt)
+        return ComputedWrites(self._store).restore(moment, version, message)
 
     @_with_write_options
     def new_bulk_write(
@@ -350,24 +288,7 @@ class BatchOperations:
             message=message,
             unchanged=unchanged,
         )
-        return self._begun(planned, owner)
-
-    def _begun(
-        self, planned: WritePlan, owner: str | None = None, *, is_large: bool = False
-    ) -> BulkWrite:
-        """Begin a bulk write; if it `is_large`, on a version that has all rows of the log.
-
-        Others would end the log for a write that may be small.
-        """
-        end_writes(self._store, owner=owner)
-        if is_large:
-            flush_table(self._store, has_looked=True)
-        opened = begin_write(self._store, planned.name, owner)
-        with ExitStack() as on_error:
-            on_error.callback(opened.end)
-            state = planned.state(self._store, self._store.newest(), opened.id, owner)
-            on_error.pop_all()
-        return BulkWrite(self._store, state, opened)
+        return self._writer.begin(planned, owner)
 
     def _write(self, operation: str, data: Rows, options: WriteOptions) -> WriteResult:
         check_flags(self._store.name, ignore_null=options.get("ignore_null", False))
@@ -377,7 +298,7 @@ class BatchOperations:
             data = schema.arrow_schema().empty_table()  # no row names a column to set
         names, batches = arrow_batches(data, schema, self._store.name)
         total = sum(batch.num_rows for batch in batches) if isinstance(batches, list) else None
-        return self._run(batches, total, operation=operation, columns=names, **options)
+        return self._writer.run(batches, total, operation=operation, columns=names, **options)
 
     def _source_of(
         self, data: Rows, options: WriteOptions, operation: str, others: Collection[str] = ()
@@ -416,179 +337,3 @@ class BatchOperations:
                 raise OptionError(
                     f"table {self._store.name!r}: {operation} takes rows or {name}=…, not both"
                 )
-
-    def _write_where(
-        self, operation: str, where: Where, cells: Mapping[str, Any], options: WriteOptions
-    ) -> WriteResult:
-        """Update (set `cells`) or delete the rows that match a condition, in one version."""
-        check_options(self._store.name, options)
-        for name in options:
-            if name not in CONDITION_OPTIONS:
-                raise OptionError(
-                    f"table {self._store.name!r}: option {name!r} is for writes of rows; with"
-                    f" where=… there are {', '.join(CONDITION_OPTIONS)}"
-                )
-
-        labels: dict[str, Any] = {**options}
-
-        def attempt(is_settled: bool) -> WriteResult:
-            schema = self._store.newest().schema
-            keys, computed = schema.key_names, _cells(self._store.name, schema, cells)
-            names, read = [*keys, *computed], read_names(keys, computed)
-            if is_settled:
-                write = self.new_bulk_write(operation, columns=names, **labels).settled()
-                request = ReadRequest.of(read, where, at=write.read_at)
-                scan = RowScan(self._store, request)
-                write = write.rereading(MatchingRows(self._store, scan.predicates, computed))
-                return self._run_bulk(write, with_cells(scan.to_batches(), keys, computed))
-            scan = RowScan(self._store, ReadRequest.of(read, where))
-            batches = scan.to_batches()
-            first = next(batches, None)
-            if first is None and options.get("application_id") is None:
-                return self._unchanged(scan.timestamp)
-            found = itertools.chain(() if first is None else (first,), batches)
-            given: WriteOptions = {**options, "read_at": scan.timestamp}
-            rows = with_cells(found, keys, computed)
-            return self._run(rows, operation=operation, columns=names, **given)
-
-        return self._until_unchanged(operation, attempt)
-
-    def _unchanged(self, timestamp: Timestamp) -> WriteResult:
-        """Return the result of a write that has nothing to change at a moment."""
-        return WriteResult(timestamp=timestamp, version=self._store.newest().version)
-
-    def _until_unchanged(
-        self,
-        what: str,
-        attempt: Callable[[bool], WriteResult],
-        why: str = _ALTERED,
-        attempts_max: int = ATTEMPTS_MAX,
-    ) -> WriteResult:
-        """Return the first result of `attempt` that no other writer was in the way of.
-
-        `attempt` is called with whether it is to be settled: on a version of one moment, with rows
-        that change meanwhile read again, which all attempts but the first are. That version costs a
-        flush under all locks. Only an alteration, or history that was collected, is in its way.
-        `why` says what was in the way each time.
-        """
-        for number in range(1, attempts_max):
-            try:
-                return attempt(number > 1)
-            except ConflictError:
-                time.sleep(random.uniform(0, number * _PAUSE_SECONDS))
-        try:
-            return attempt(True)
-        except ConflictError as error:
-            raise ConflictError(
-                f"table {self._store.name!r}: {what} was tried {attempts_max} times, and {why};"
-                f" the last time: {error}"
-            ) from error
-
-    def _run(
-        self,
-        batches: Batches,
-        total: int | None = None,
-        change: Callable[[WriteState], WriteState] | None = None,
-        **options: Any,
-    ) -> WriteResult:
-        """Write batches with the options of `new_bulk_write`, few rows through the log.
-
-        `change` is made of the state of the write.
-        """
-        planned = WritePlan.of(self._store, **options)
-        rows_max = 0 if planned.overwrite else self._store.environment.small_write_rows_max
-        batches = without_preimages(batches, planned.operation_column)
-        few, batches = few_rows(batches, rows_max)
-        if few is not None:
-            result = self._write_few(few, planned, change)
-            if result is not None:
-                return result
-            batches = [few]
-        write = self._begun(planned, is_large=True)
-        return self._run_bulk(write if change is None else write.changed(change), batches, total)
-
-    def _write_few(
-        self,
-        few: pa.Table,
-        planned: WritePlan,
-        change: Callable[[WriteState], WriteState] | None,
-    ) -> WriteResult | None:
-        """Write few rows through the log; None where they need a bulk write.
-
-        If the table was altered meanwhile, the rows are checked once more.
-        """
-        write_id = uuid.uuid4().hex
-        for is_last in (False, True):
-            base = self._store.chain.last_seen()
-            if is_last or base.has_tablet_logs:
-                base = self._store.upgraded()
-            state = planned.state(self._store, base, write_id)
-            state = state if change is None else change(state)
-            stager = Stager(self._store, state, base, NewFiles(self._store.storage))
-            try:
-                return write_few(self._store, state, base, stager.checked(few))
-            except ConflictError:
-                if is_last or self._store.newest().schema == base.schema:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
-
-    def _run_bulk(
-        self, write: BulkWrite, batches: Batches, total: int | None = None
-    ) -> WriteResult:
-        try:
-            with Progress(f"write to table {self._store.name!r}", total):
-                return write.run(batches)
-        except BaseException:
-            write.abort()
-            raise
-
-
-def _cells(table: str, schema: Schema, cells: Mapping[str, Any]) -> dict[str, Cell]:
-    """Return checked cells by column: values, and expressions, which may be text.
-
-    Raises OptionError for a key column or an immutable one and for an expression that is not
-    possible, ColumnNotFoundError, and SchemaError for a value.
-    """
-    if not isinstance(cells, Mapping):
-        raise OptionError(
-            f"table {table!r}: set is a dict of values by column, not {type(cells).__name__}"
-        )
-    layout = RowLayout(table, schema)
-    values = {
-        layout.columns.get(name, (name,))[0]: _cell(layout, name, value)
-        for name, value in cells.items()
-    }
-    keys = [name for name in values if name in schema.key_names]
-    if keys:
-        raise OptionError(
-            f"table {table!r}: column {keys[0]!r} is part of the primary key, which never changes;"
-            " insert rows with the new keys and delete the old ones"
-        )
-    fixed = [name for name in values if not schema.column(name).mutable]
-    if fixed:
-        raise OptionError(
-            f"table {table!r}: column {fixed[0]!r} is immutable: its cells keep the values of their"
-            " inserts; make it mutable first, with alter_column(…).mutable(True)"
-        )
-    return values
-
-
-def _cell(layout: RowLayout, name: str | int, value: Any) -> Cell:
-    """Return a value to set, or what computes it: text is an expression where it is no value."""
-    if name not in layout.columns:
-        raise layout.no_column(name)
-    column = layout.schema.column(layout.columns[name][0])
-    if isinstance(value, Arithmetic):
-        return computed_cell(value.sql, column, layout.schema)
-    try:
-        [found] = layout.convert({name: value}).values()
-    except SchemaError as error:
-        if not isinstance(value, str) or column.type.is_array:
-            raise
-        try:
-            return computed_cell(value, column, layout.schema)
-        except ColumnNotFoundError as other:
-            if value.isidentifier():
-                raise SchemaError(f"{error}; nor is it an expression: {other}") from None
-            raise
-    return ConstantCell(pa.scalar(found, column.type.arrow))

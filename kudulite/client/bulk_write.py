@@ -297,9 +297,10 @@ def write_few(
     base: Manifest,
     checked: pa.Table,
     has_record: bool = False,
+    reread: Reread | None = None,
 ) -> WriteResult | None:
     """Write few rows through the log; None where they need a bulk write. Raises as a commit."""
-    request = BatchRequest(store, state, base, checked, has_record)
+    request = BatchRequest(store, state, base, checked, has_record, reread)
     begin = time.perf_counter()
     write_in_turn(store, request, store.environment.lock_timeout_seconds)
     error = request.failure(store.name)

@@ -1,7 +1,7 @@
 """Views in a directory of tables: each is one file, <root>/<name>.view, with a text in UTF-8.
 
 The engine stores the texts and does not read them: they are of the catalog of Spark SQL
-(kudulite_spark/views.py). It stands alone because a view is no table: no version, no lock.
+(kudulite_spark/sql/views.py). It stands alone because a view is no table: no version, no lock.
 
 **Invariants**: a file holds one whole text, the old or the new one, at all times.
 

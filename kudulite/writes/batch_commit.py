@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kudulite.chain.manifest import Manifest, TabletEntry, writer_name
-from kudulite.errors import CorruptionError, KuduliteError, StorageError
+from kudulite.errors import ConflictError, CorruptionError, KuduliteError, StorageError
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.key_array import KeyArray
 from kudulite.storage.new_files import NewFiles
@@ -52,7 +52,7 @@ from kudulite.tablet.tablet import RowLocations
 from kudulite.wal.commit_format import CommitInfo
 from kudulite.wal.row_codec import RecordSizeError
 from kudulite.writes.batch_pieces import FEW_BYTES_MAX
-from kudulite.writes.commit import CommitResult, skipped
+from kudulite.writes.commit import CommitResult, Reread, read_again, skipped
 from kudulite.writes.log_commit import EncodedCommit, LogCommit, TabletChanges
 from kudulite.writes.stager import Stager, split_codes
 
@@ -66,7 +66,8 @@ class BatchRequest(QueuedWrite):
     """A batch of few rows, `checked` against the version `base`, and its result.
 
     The result is None where a bulk write must do it. The record of a write that `has_record` is
-    deleted under the lock, so that it is committed once.
+    deleted under the lock, so that it is committed once. Rows that were computed from rows of the
+    table are computed again by `reread` where those have changed.
     """
 
     store: TableStore
@@ -74,6 +75,7 @@ class BatchRequest(QueuedWrite):
     base: Manifest
     checked: pa.Table
     has_record: bool = False
+    reread: Reread | None = None
     result: CommitResult | None = None
 
     def write(self, turn: Turn, group: Sequence[BatchRequest]) -> None:
@@ -125,9 +127,35 @@ class _Turn:
             check_write_is_open(store, state.write_id)
         stager = Stager(store, state, manifest, NewFiles(store.storage))
         try:
-            self._make(request, _Batch(request, self.commit, stager))
+            batch = _Batch(request, self.commit, stager)
+            try:
+                self._make(request, batch)
+            except ConflictError:
+                if request.reread is None:
+                    raise
+                self._make(request, self._computed_again(batch, request.reread))
         except (RecordSizeError, pa.ArrowCapacityError) as error:
             raise _NeedsFilesError from error
+
+    def _computed_again(self, batch: _Batch, reread: Reread) -> _Batch:
+        """Compute the rows of a batch whose keys have changed again, from the newest rows.
+
+        Nobody else changes these in this turn. Raises RowError, SchemaError, ConflictError.
+        """
+        self.append()  # the rows that it reads are those of the batches before, too
+        found, request = recover(self.store, self.turn), batch.request
+        spec = request.state.spec
+        assert spec.read_at is not None
+        keys, batches = read_again(reread, spec.read_at, found.timestamp)
+        request.state = replace(request.state, spec=replace(spec, read_at=found.timestamp))
+        stager = replace(batch.stager, state=request.state, manifest=found.manifest)
+        changed = {key for own in keys.values() for key in own.to_list()}
+        kept = [at for at, key in enumerate(batch.all_keys) if key not in changed]
+        parts = [request.checked.take(pa.array(kept, pa.int64()))]
+        parts += [stager.checked(pa.Table.from_batches([rows])) for rows in batches]
+        request.checked = pa.concat_tables(parts).combine_chunks()
+        self.commit = LogCommit(self.store, self.turn, found)
+        return _Batch(request, self.commit, stager)
 
     def _make(self, request: BatchRequest, batch: _Batch) -> None:
         keys = batch.keys()
@@ -201,6 +229,11 @@ class _Batch:
         """Return the keys of the rows, None where they depend on the ids that are used."""
         if self.stager.manifest.schema.auto_incrementing is not None:
             return None
+        return self.all_keys
+
+    @property
+    def all_keys(self) -> list[bytes]:
+        """The keys of the rows, with ids of this turn."""
         return self._split[0].keys.to_list()
 
     def write(self, after: int) -> tuple[CommitResult, EncodedCommit | None]:

@@ -86,6 +86,16 @@ class Reread(Protocol):
         """
 
 
+def read_again(
+    reread: Reread, since: int, until: int
+) -> tuple[Mapping[str, KeyArray], Iterable[pa.RecordBatch]]:
+    """Return what `reread` does. Raises ConflictError where the history was collected."""
+    try:
+        return reread(since, until)
+    except TimestampError as error:
+        raise ConflictError(f"{error}; read the rows again and write again") from error
+
+
 @dataclass(frozen=True)
 class CommitResult:
     """The outcome of a commit. `is_skipped`: its application version was committed before."""
@@ -364,10 +374,7 @@ class Commit:
         """
         spec = self.state.spec
         assert spec.read_at is not None
-        try:
-            keys, rows = reread(spec.read_at, until)
-        except TimestampError as error:
-            raise ConflictError(f"{error}; read the rows again and write again") from error
+        keys, rows = read_again(reread, spec.read_at, until)
         self.state = replace(self.state, spec=replace(spec, read_at=until))
         conflict_check = ConflictCheck(self._base_stager.resolver, self.store.cache)
         for entry in before.tablets:

@@ -24,7 +24,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * directory in one of these; a name that is a path, as in kudulite.`/data/t`, is the table there.
  *
  * It only translates. Each question goes to the Python source as an option, and the answer comes
- * back as the metadata of a schema (kudulite_spark/catalog.py); both are JSON. Errors travel in
+ * back as the metadata of a schema (kudulite_spark/sql/catalog.py); both are JSON. Errors travel in
  * the answer, because Spark wraps an exception of Python in one of its own, whereas IF EXISTS and
  * the like rest on the classes of Spark. To load a table is a load(), which fixes the snapshot.
  * CatalogWithViews is the same with views, for the versions of Spark that have them in catalogs.

@@ -15,8 +15,8 @@ import kudulite
 from kudulite.errors import StorageError
 from kudulite.storage.local_storage import LocalStorage
 from kudulite.table.table_store import TableStore
-from kudulite_spark.catalog import answered
 from kudulite_spark.options import Place
+from kudulite_spark.sql.catalog import answered
 from tests.spark.conftest import FRONT
 from tests.spark.test_catalog import made, rows, stored, warehouse
 from tests.support.spark.spark_tables import configured

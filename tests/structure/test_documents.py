@@ -188,7 +188,8 @@ def test_anchors_are_those_of_the_web():
 
 def test_a_unit_test_is_named_after_its_file():
     """tests/unit/<folder>/test_<file>.py; a test of several files lies in tests/features."""
-    packages = {"spark": ROOT / "kudulite_spark"}
+    spark = ROOT / "kudulite_spark"
+    packages = {"spark": spark, "spark_sql": spark / "sql"}
     strangers = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "tests" / "unit").rglob("test_*.py"))

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.client.batch_operations import BatchOperations
+from kudulite.client import batch_writer, computed_writes
+from kudulite.client.batch_writer import BatchWriter
 from kudulite.client.bulk_write import BulkWrite
 from kudulite.errors import ConflictError
 from kudulite.table.table_store import TableStore
@@ -53,7 +54,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
 
             monkeypatch.setattr(owner, name, run)
 
-        hook(BatchOperations, "_run")
+        hook(BatchWriter, "run")
         hook(BulkWrite, "settled")
         hook(BulkWrite, "_staged")
         hook(BulkWrite, "commit")
@@ -169,11 +170,11 @@ def test_a_write_beside_random_writers_is_that_of_one_moment(core, seed, beside,
 
     A first attempt without a conflict is that of the moment of its scan.
     """
-    again = BatchOperations._until_unchanged
+    again = computed_writes.until_unchanged
     monkeypatch.setattr(
-        BatchOperations,
-        "_until_unchanged",
-        lambda t, w, attempt: again(t, w, lambda _: attempt(True)),
+        computed_writes,
+        "until_unchanged",
+        lambda store, what, attempt: again(store, what, lambda _: attempt(True)),
     )
     choose = random.Random(seed)
     client = core.client(small_write_rows_max=choose.choice([0, 1000]))
@@ -210,6 +211,133 @@ def test_a_write_beside_random_writers_is_that_of_one_moment(core, seed, beside,
     before, after = stored(table, result.timestamp - 1), stored(table, result.timestamp)
     expected = {
         "update": [(k, 5 if v == 3 else v, s) for k, v, s in before],
+        "delete": [row for row in before if row[1] != 3],
+        "restore": then,
+    }
+    assert after == expected[kind], (seed, kind)
+
+
+# -- writes of few rows, which compute changed rows again in their turn
+
+
+@pytest.fixture
+def before_its_turn(monkeypatch: pytest.MonkeyPatch) -> Beside:
+    """Run an action of another writer between the scan of a small write and its turn."""
+    plain = batch_writer.write_few
+
+    def install(action: Callable[[], object]) -> None:
+        actions = [action]
+
+        def run(*args, **options):
+            while actions:
+                actions.pop()()
+            return plain(*args, **options)
+
+        monkeypatch.setattr(batch_writer, "write_few", run)
+
+    return install
+
+
+def small_table(core: CoreTables, count: int = 20) -> kudulite.Table:
+    """Rows whose value is their key, in three tablets."""
+    client = core.client(small_write_rows_max=1000)
+    table = client.create_table("few", SCHEMA, primary_key="k", hash_partitions=[(["k"], 3)])
+    table.insert(pa.table({"k": [*range(count)], "v": [*range(count)], "s": ["x"] * count}, SCHEMA))
+    return table
+
+
+def test_a_small_update_counts_on_from_what_others_have_counted(core, before_its_turn):
+    """It is one commit of the log: the rows are computed again, and no version is published."""
+    table = small_table(core)
+    other = core.client(small_write_rows_max=1000).table("few")
+    version = table.version
+    before_its_turn(lambda: other.update(where="k = 7", set={"v": "v + 100"}))
+    assert table.update(where="k <= 7", set={"v": "v + 1"}).updated == 8
+    assert [row[1] for row in stored(table)][:8] == [1, 2, 3, 4, 5, 6, 7, 108]
+    assert table.version == version
+
+
+def test_a_small_write_sees_rows_that_begin_and_cease_to_match(core, before_its_turn):
+    """Deleted ones are left, inserted ones are changed; the condition is that of its turn."""
+    table = small_table(core)
+    other = core.client().table("few")
+
+    def act() -> None:
+        other.delete(rows([1]).select(["k"]))
+        other.upsert(rows([2], 900))
+        other.upsert(rows([15, 40], 3))
+
+    before_its_turn(act)
+    assert table.update(where="v < 5", set={"v": "v * 10"}).updated == 5
+    found = {row[0]: row[1] for row in stored(table)}
+    assert (found.get(1), found[2], found[15], found[40]) == (None, 900, 30, 30)
+    assert (found[0], found[3], found[4], found[5]) == (0, 30, 40, 5)
+
+
+@pytest.mark.parametrize("has_label", [False, True])
+def test_a_small_write_whose_rows_are_all_gone_writes_nothing(core, before_its_turn, has_label):
+    """Its application version is committed all the same."""
+    table = small_table(core)
+    other = core.client().table("few")
+    labels = {"application_id": "job", "application_version": 1} if has_label else {}
+    before_its_turn(lambda: other.delete(where="v < 5"))
+    assert table.delete(where="v < 5", **labels).deleted == 0
+    assert [row[0] for row in stored(table)] == [*range(5, 20)]
+    assert table.delete(where="v < 6", **labels).skipped is has_label
+
+
+def test_a_small_restore_undoes_what_others_write_before_its_turn(core, before_its_turn):
+    """Rows are as they were; also those that others inserted, deleted and changed."""
+    table = small_table(core)
+    before, moment = stored(table), table.current_timestamp()
+    other = core.client().table("few")
+    table.upsert(rows([1, 2, 30], 900))
+
+    def act() -> None:
+        other.delete(rows([1, 3]).select(["k"]))
+        other.upsert(rows([2, 30, 31], 901))
+
+    before_its_turn(act)
+    table.restore(moment)
+    assert stored(table) == before
+
+
+@tiered("seed", range(20))
+def test_a_small_write_beside_random_writers_is_that_of_its_turn(core, seed, before_its_turn):
+    """It equals the write applied to the rows right before it, as one row that it reads changes."""
+    choose = random.Random(seed)
+    table = small_table(core, 60)
+    moment, then = table.current_timestamp(), stored(table)
+    table.upsert(rows(range(30, 90), 3))
+    other = core.client(small_write_rows_max=choose.choice([0, 1000])).table("few")
+
+    def act() -> None:
+        other.upsert(rows([40], 3))
+        for _ in range(choose.randint(1, 6)):
+            keys = choose.sample(range(120), choose.randint(1, 9))
+            match choose.choice(["upsert", "delete", "flush", "compact", "add"]):
+                case "upsert":
+                    other.upsert(rows(keys, choose.choice([0, 3, 4])))
+                case "delete":
+                    other.delete_ignore(rows(keys).select(["k"]))
+                case "flush":
+                    other.flush()
+                case "compact":
+                    other.compact()
+                case "add":
+                    other.update(where="v = 3", set={"v": "v + 0", "s": "y"})
+
+    before_its_turn(act)
+    kind = choose.choice(["update", "delete", "restore"])
+    if kind == "update":
+        result = table.update(where="v = 3 OR s = 'y'", set={"v": "v + k"})
+    elif kind == "delete":
+        result = table.delete(where="v = 3")
+    else:
+        result = table.restore(moment)
+    before, after = stored(table, result.timestamp - 1), stored(table, result.timestamp)
+    expected = {
+        "update": [(k, v + k if v == 3 or s == "y" else v, s) for k, v, s in before],
         "delete": [row for row in before if row[1] != 3],
         "restore": then,
     }

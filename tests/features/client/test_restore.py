@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.client import batch_operations
+from kudulite.client import computed_writes
+from kudulite.client.batch_writer import BatchWriter
 from kudulite.errors import RowError, TimestampError
 from tests.support.tables.core_tables import CoreTables, ManualClock, altered, stored
 from tests.support.tiers import tiered
@@ -176,17 +177,17 @@ def test_a_write_of_others_in_between_is_undone_too(table, monkeypatch):
     """Its rows are read again, however often others write; it is never left half."""
     before, moment = stored(table), table.current_timestamp()
     table.upsert(rows([1, 2], "y"))
-    plain, left = batch_operations.BatchOperations._run_bulk, [1, 2]
+    plain, left = BatchWriter.run_bulk, [1, 2]
 
     def run(self, write, batches, *rest):
         if left:
-            plain(self, self.new_bulk_write("upsert"), [rows([left.pop(), 30], "z")])
+            plain(self, table.new_bulk_write("upsert"), [rows([left.pop(), 30], "z")])
         return plain(self, write, batches, *rest)
 
-    monkeypatch.setattr(batch_operations.BatchOperations, "_run_bulk", run)
+    monkeypatch.setattr(BatchWriter, "run_bulk", run)
     table.restore(moment)
     assert stored(table) == before and not left
-    monkeypatch.setattr(batch_operations, "ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(computed_writes, "ATTEMPTS_MAX", 2)
     table.upsert(rows([1], "y"))
     left.extend([1] * 3)
     table.restore(moment)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.client import batch_operations
+from kudulite.client.batch_writer import BatchWriter
 from kudulite.client.computed_rows import with_cells
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
 from kudulite.model.cell import ConstantCell
@@ -157,14 +157,14 @@ def test_an_application_version_is_written_once(table):
 def test_rows_that_another_writer_changes_are_read_again(table, monkeypatch):
     """The condition is evaluated anew: a row that no longer matches is left alone."""
     changes = [{"k": 3, "color": "green"}, {"k": 5, "v": 55}]
-    plain = batch_operations.BatchOperations._run_bulk
+    plain = BatchWriter.run_bulk
 
     def run(self, write, batches, *rest):
         if changes:
-            plain(self, self.new_bulk_write("upsert", ignore_null=True), [_all(changes.pop())])
+            plain(self, table.new_bulk_write("upsert", ignore_null=True), [_all(changes.pop())])
         return plain(self, write, batches, *rest)
 
-    monkeypatch.setattr(batch_operations.BatchOperations, "_run_bulk", run)
+    monkeypatch.setattr(BatchWriter, "run_bulk", run)
     result = table.update(where=table["color"] == "red", set={"v": 100})
     assert result.updated == 4 and not changes
     found = {k: (color, v) for k, color, v in stored(table)}
@@ -179,14 +179,14 @@ def _all(row: dict[str, Any]) -> pa.Table:
 
 def test_a_write_beside_a_writer_of_its_rows_wins_the_second_time(table, monkeypatch):
     """It reads the rows that changed again, and leaves no record."""
-    plain, values = batch_operations.BatchOperations._run_bulk, iter(range(100, 200))
+    plain, values = BatchWriter.run_bulk, iter(range(100, 200))
 
     def run(self, write, batches, *rest):
         row = {"k": 3, "color": "red", "v": next(values)}
-        plain(self, self.new_bulk_write("upsert"), [_all(row)])
+        plain(self, table.new_bulk_write("upsert"), [_all(row)])
         return plain(self, write, batches, *rest)
 
-    monkeypatch.setattr(batch_operations.BatchOperations, "_run_bulk", run)
+    monkeypatch.setattr(BatchWriter, "run_bulk", run)
     assert table.delete(where=table["color"] == "red").deleted == 5
     assert next(values) == 102
     assert list((table.path / "writes").iterdir()) == []

@@ -21,7 +21,7 @@ def test_a_task_of_a_read_imports_the_reader_only():
     """Spark unpickles the reader in each worker; it needs no catalog and no writer."""
     modules = imported_by("import kudulite_spark.reader")
     names = {name for name in modules if name.startswith("kudulite_spark.")}
-    assert {"kudulite_spark.datasource", "kudulite_spark.catalog"} & names == set()
+    assert {"kudulite_spark.datasource", "kudulite_spark.sql.catalog"} & names == set()
     assert {"kudulite_spark.write_plan", "kudulite_spark.stream_reader"} & names == set()
 
 

@@ -4,7 +4,7 @@ import pytest
 
 import kudulite
 from kudulite.errors import OptionError
-from kudulite_spark.table_properties import (
+from kudulite_spark.sql.table_properties import (
     HISTORY_SECONDS_DEFAULT,
     duration,
     partition_names,

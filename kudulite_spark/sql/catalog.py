@@ -36,8 +36,9 @@ from kudulite.errors import (
     UsageError,
 )
 from kudulite_spark.options import Place, WriteOptions
-from kudulite_spark.procedures import PROCEDURES, call_procedure, procedure_parameters
-from kudulite_spark.table_properties import (
+from kudulite_spark.session_zone import in_zone
+from kudulite_spark.sql.procedures import PROCEDURES, call_procedure, procedure_parameters
+from kudulite_spark.sql.table_properties import (
     COMMENT,
     LOCATION,
     RETENTION,
@@ -49,19 +50,18 @@ from kudulite_spark.table_properties import (
     set_property,
     shown_properties,
 )
+from kudulite_spark.sql.views import VIEW_ANSWERS, Refused, check_no_view, namespace, read_view
 from kudulite_spark.types import (
     CURRENT_DEFAULT,
     column_comment,
     column_type,
     default_value,
     find_column,
-    in_zone,
     table_schema,
     with_default_notes,
     with_layout_names,
     with_note,
 )
-from kudulite_spark.views import VIEW_ANSWERS, Refused, check_no_view, namespace, read_view
 from kudulite_spark.write_plan import described_partitioning, partitioning_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import kudulite
 from kudulite.errors import NotSupportedError, SchemaError, UsageError
 from kudulite_spark.options import Place, is_address
-from kudulite_spark.types import in_zone, is_shown_twice
+from kudulite_spark.session_zone import in_zone, is_shown_twice
 
 if TYPE_CHECKING:
     from kudulite import ColumnType, Table, TableAlterer

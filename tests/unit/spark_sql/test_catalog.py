@@ -9,9 +9,9 @@ import pytest
 import kudulite
 from kudulite.chain.manifest import Manifest
 from kudulite_spark import datasource
-from kudulite_spark.catalog import answered
 from kudulite_spark.datasource import CATALOG_LOAD, KuduliteDataSource
 from kudulite_spark.options import FRONT, Place
+from kudulite_spark.sql.catalog import answered
 from kudulite_spark.types import with_row_count
 
 PER_MICROSECOND = 4096

@@ -1,0 +1,1 @@
+"""SQL on tables: the catalog and what it answers, procedures, properties and views."""
