@@ -6,8 +6,8 @@
     table.restore(version=7)                 the rows of then, by the changes since
     table.new_bulk_write("insert")           staged in pieces by several tasks, committed once
 
-How a write is done is said in batch_writer.py; of those that are computed from rows of the table,
-in computed_writes.py.
+batch_writer.py says how a write is done, computed_writes.py how those are that are computed from
+rows of the table.
 
 **Threads**: any number may write to one table; each write is a transaction of its own.
 """

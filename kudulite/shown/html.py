@@ -1,7 +1,7 @@
 """HTML for notebooks: plain tables of names and values, in which every text is escaped.
 
 `_repr_html_` of tables, schemas, scans, changes and statistics is made of these. A long text is
-cut, so that a wide table stays small.
+cut, so that a wide table stays small; a path beside its name is whole.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 CELL_CHARACTERS_MAX = 100
+FIELD_CHARACTERS_MAX = 1_000
 ROWS_SHOWN = 5
 
 
@@ -25,7 +26,8 @@ def html_table(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def html_fields(fields: Iterable[tuple[str, Any]]) -> str:
     """Return a table of names and values, one pair per row."""
-    body = "".join(f"<tr><th>{_text(name)}</th>{_cell(value)}</tr>" for name, value in fields)
+    most = FIELD_CHARACTERS_MAX
+    body = "".join(f"<tr><th>{_text(name)}</th>{_cell(value, most)}</tr>" for name, value in fields)
     return f"<table><tbody>{body}</tbody></table>"
 
 
@@ -41,17 +43,15 @@ def html_rows(rows: pa.Table) -> str:
     return html_table(names, zip(*columns, strict=True))
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, most: int = CELL_CHARACTERS_MAX) -> str:
     if isinstance(value, int | float) and type(value).__str__ in (int.__str__, float.__str__):
         return f'<td style="text-align:right">{value:,}</td>'
-    return f"<td>{'NULL' if value is None else _text(value)}</td>"
+    return f"<td>{'NULL' if value is None else _text(value, most)}</td>"
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, most: int = CELL_CHARACTERS_MAX) -> str:
     text = str(value)
-    if len(text) > CELL_CHARACTERS_MAX:
-        text = f"{text[: CELL_CHARACTERS_MAX - 1]}…"
-    return escape(text)
+    return escape(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
 def _python_value(cell: pa.Scalar) -> Any:

@@ -121,7 +121,7 @@ def test_a_first_writer_killed_at_any_step_leaves_the_table_whole(
     elif way == "error":
         places = list(range(len(name) % ERROR_EACH, step_count, by_tier(5, ERROR_EACH)))
     else:
-        places = list(range(0, step_count, by_tier(5, 1)))
+        places = list(range(0, step_count, by_tier(5, 2)))
     for steps in (*places, step_count):
         root = core.root / f"killed-{steps}"
         shutil.copytree(base, root)

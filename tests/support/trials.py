@@ -226,14 +226,14 @@ class Trial:
 
 
 TRIALS = {
-    "power-loss states": Trial(lose_power, 1_800, 18_000),
+    "power-loss states": Trial(lose_power, 900, 18_000),
     "power-loss states after a kill": Trial(lose_power_after_kill, 200, 2_000),
     "fault points": Trial(die_at_steps, 2_000, 50_000),
     "kills": Trial(kill, 50, 1_000),
     "linearizable histories": Trial(linear, 50, 500),
     "model operations": Trial(model, 3_000, 30_000),
     "differential operations": Trial(sqlite, 20_000, 1_000_000),
-    "raw mutations": Trial(partial(mutate, False), 20_000, 1_000_000),
+    "raw mutations": Trial(partial(mutate, False), 10_000, 1_000_000),
     "sealed mutations": Trial(partial(mutate, True), 10_000, 200_000),
     "store: histories": Trial(partial(run_on_store, "histories"), 8, 500),
     "store: lost answers": Trial(partial(run_on_store, "lost answers"), 100, 10_000),

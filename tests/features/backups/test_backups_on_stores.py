@@ -328,7 +328,7 @@ def test_two_jobs_at_any_two_steps_lose_nothing(
 
 @tiered(
     ("is_same", "overwrite", "each"),
-    [*((same, over, 23) for same in (True, False) for over in (True, False)), *RESTORES],
+    [*((same, over, 41) for same in (True, False) for over in (True, False)), *RESTORES],
     quick=RESTORES,
 )
 def test_two_restores_at_any_two_steps_end_with_a_whole_table(

@@ -2,7 +2,8 @@
 
 A request's round is one more than that of the last request whose answer its thread has: by itself,
 from the thread that gave it its work, or from work that it has waited for. So the number of rounds
-is a matter of the program, and not of time.
+is a matter of the program, and not of time. Only the thread of the test counts, and those that work for it:
+the background work of an earlier test may still be about.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _COUNTED = ("get", "get_ranges", "head", "put", "delete", "list", "list_with_del
 
 
 class _Thread(threading.local):
-    """The round of the last request whose answer a thread has."""
+    """The round of the last request whose answer a thread has, and whether its requests count."""
 
     round = 0
+    is_counted = False
 
 
 class CountingLibrary:
@@ -38,6 +40,7 @@ class CountingLibrary:
         self.requests: list[tuple[str, str]] = []
         self.byte_count = self.round_count = 0
         self._thread = _Thread()
+        self._thread.is_counted = True
         self._mutex = threading.Lock()
 
     @staticmethod
@@ -59,10 +62,11 @@ class CountingLibrary:
         """Begin to count anew."""
         self.requests.clear()
         self.byte_count = self.round_count = self._thread.round = 0
+        self._thread.is_counted = True
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(obstore, name)
-        if name not in _COUNTED:
+        if name not in _COUNTED or not self._thread.is_counted:
             return function
 
         def counted(store: Any, target: str = "", *more: Any, **options: Any) -> Any:
@@ -89,10 +93,10 @@ class CountingLibrary:
         def submit(
             pool: ThreadPoolExecutor, work: Callable, /, *given: Any, **named: Any
         ) -> Future:
-            known = self._thread.round
+            known, is_counted = self._thread.round, self._thread.is_counted
 
             def run() -> tuple[Any, int]:
-                self._thread.round = known
+                self._thread.round, self._thread.is_counted = known, is_counted
                 return work(*given, **named), self._thread.round
 
             return real(pool, run)
