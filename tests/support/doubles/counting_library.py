@@ -2,8 +2,8 @@
 
 A request's round is one more than that of the last request whose answer its thread has: by itself,
 from the thread that gave it its work, or from work that it has waited for. So the number of rounds
-is a matter of the program, and not of time. Only the thread of the test counts, and those that work for it:
-the background work of an earlier test may still be about.
+is a matter of the program, and not of time. Only the thread of the test counts, and those that work
+for it: the background work of an earlier test may still be about.
 """
 
 from __future__ import annotations
