@@ -11,8 +11,8 @@ import org.apache.spark.sql.types.*;
 /**
  * The catalog with views, for Spark 4.3 and newer: older versions lack the interface.
  *
- * A view is a text that Python stores (kudulite_spark/sql/views.py). A load() says whether it found a
- * table or a view, so that a name is looked up in one step.
+ * A view is a text that Python stores (kudulite_spark/sql/views.py). A load() says whether it found
+ * a table or a view, so that a name is looked up in one step.
  */
 public class CatalogWithViews extends Catalog implements RelationCatalog {
   public Relation loadRelation(Identifier ident) {

@@ -12,7 +12,7 @@ from tests.structure.trips import TRIPS, files_entered
 pytestmark = pytest.mark.xdist_group("structure")
 
 FILES_MAX = {
-    "bulk_upsert": 65,
+    "bulk_upsert": 66,
     "scan": 44,
     "session_row": 28,
     "get": 24,

@@ -181,7 +181,7 @@ def queries(choice: random.Random) -> list[str]:
     return found
 
 
-@tiered("seed", range(30), quick=3)
+@tiered("seed", range(16), quick=3)
 def test_duckdb_gives_what_it_gives_over_the_same_rows_in_memory(tmp_path, seed):
     """Aggregates, filters, orders, groups, windows and joins, whatever the files hold."""
     choice = random.Random(seed)
@@ -262,7 +262,7 @@ def polars_queries(choice: random.Random) -> list[tuple[str, Query]]:
     return found
 
 
-@tiered("seed", range(30), quick=3)
+@tiered("seed", range(16), quick=3)
 def test_polars_gives_what_it_gives_over_the_same_rows_in_memory(tmp_path, seed):
     """The same of a LazyFrame, by both of Polars' engines."""
     choice = random.Random(seed)

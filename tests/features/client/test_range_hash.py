@@ -257,7 +257,7 @@ def change_ranges(client: Client) -> None:
     alterer.alter()
 
 
-@tiered("every", [8, 1], quick=1)
+@tiered("every", [8, 2], quick=1)
 def test_a_process_killed_at_any_step_leaves_old_or_new_ranges(core: CoreTables, every: int):
     """With the rows of before in them, and those of the past; the next rows find their tablets."""
     base, steps, is_done = core.root / "base", 0, False

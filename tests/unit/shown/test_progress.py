@@ -205,6 +205,7 @@ def test_processes_of_multiprocessing_show_nothing(monkeypatch):
         def isatty(self) -> bool:
             return True
 
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # another test may have loaded it
     monkeypatch.setattr(sys, "stderr", OfTerminal())
     assert isinstance(progress._place(), Terminal)
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
