@@ -163,6 +163,10 @@ class SqlResult:
         """Return all rows as tuples of DuckDB's Python values."""
         return self._run(self._relation.fetchall)
 
+    def interrupt(self) -> None:
+        """End the query that another thread runs; it raises a UsageError there."""
+        self._connection.interrupt()
+
     def show(self) -> None:
         """Print the first and the last rows as a table, as DuckDB does."""
         self._run(self._relation.show)
