@@ -12,13 +12,8 @@ from typing import Annotated
 import typer
 
 from kudulite.errors import NotSupportedError
-from kudulite.tools.addresses import (
-    address_of,
-    check_is_directory,
-    connect,
-    environment_of,
-    storage_options_of,
-)
+from kudulite.tools.addresses import check_is_directory, connect, storage_options_of
+from kudulite.tools.output import output_file
 
 _PACKAGES = ("starlette", "jinja2", "markupsafe", "uvicorn")
 
@@ -101,8 +96,7 @@ def report(
         import kudulite.ui as pages
     options = {} if backups is None else storage_options_of(backups)
     text = pages.report(connect(root), backups=backups, storage_options=options)
-    address = address_of(output)
-    with environment_of(address).storage.open_replacing_sink(address.path) as sink:
-        sink.write(text.encode())
-        sink.finish()
-    print(f"{output}: {len(text.encode()):,} bytes")
+    content = text.encode()
+    with output_file(output) as sink:
+        sink.write(content)
+    print(f"{output}: {len(content):,} bytes")

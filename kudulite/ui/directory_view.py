@@ -1,4 +1,4 @@
-"""What the page of a directory shows: one summary of each table, those that need a person first.
+"""The content of the page of a directory: a summary of each table, those that need a person first.
 
 A table that cannot be read is a summary with a problem, and no other table is missing for it. A
 table that was deleted meanwhile is left out.
@@ -17,7 +17,7 @@ from kudulite.client.table import Table
 from kudulite.errors import KuduliteError, TableNotFoundError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.shown.openmetrics import openmetrics
-from kudulite.ui.open_directory import OpenDirectory, read_or_error
+from kudulite.ui.open_directory import OpenDirectory, read_or_error, what_to_do
 from kudulite.upkeep.assessment import Finding, Level, assess, worst
 from kudulite.upkeep.statistics import TableStatistics, statistics_families
 
@@ -40,8 +40,9 @@ class BackupPlace:
 
 @dataclass(frozen=True)
 class TableSummary:
-    """One table in short; `statistics` is None if it cannot be read, and `problem` says why.
+    """One table in short; `statistics` is None if it cannot be read.
 
+    `problem` says what is wrong with it or with its backups, and `remedy` what to do about it.
     `backup` is the moment of its newest backup, None without one.
     """
 
@@ -52,6 +53,7 @@ class TableSummary:
     findings: tuple[Finding, ...] = ()
     comment: str = ""
     backup: Timestamp | None = None
+    remedy: str = ""
 
     @property
     def advice(self) -> list[Finding]:
@@ -101,14 +103,18 @@ def _summary(
 ) -> TableSummary | None:
     """Return the summary of a table, None if it was deleted since the directory was listed."""
     if error is not None:
-        return TableSummary(name, DAMAGED, str(error))
+        return _damaged(name, error)
     try:
         found = read_or_error(lambda: _summary_of(directory.client.table(name), backups))
     except TableNotFoundError:
         return None
     if isinstance(found, KuduliteError):
-        return TableSummary(name, DAMAGED, str(found))
+        return _damaged(name, found)
     return found
+
+
+def _damaged(name: str, error: KuduliteError) -> TableSummary:
+    return TableSummary(name, DAMAGED, str(error), remedy=what_to_do(error))
 
 
 def _summary_of(table: Table, backups: BackupPlace | None) -> TableSummary:

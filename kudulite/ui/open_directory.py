@@ -18,7 +18,14 @@ import pyarrow as pa
 from kudulite.client.client import Client, environment_of
 from kudulite.client.sql import SqlResult, run_sql
 from kudulite.client.table import Table
-from kudulite.errors import CorruptionError, KuduliteError, TableNotFoundError, UsageError
+from kudulite.errors import (
+    CorruptionError,
+    FormatVersionError,
+    KuduliteError,
+    StorageError,
+    TableNotFoundError,
+    UsageError,
+)
 from kudulite.table.table_list import list_tables
 from kudulite.table.table_names import table_folder
 
@@ -95,6 +102,22 @@ def read_or_error(read: Callable[[], T]) -> T | KuduliteError:
         return error
     except (pa.ArrowException, OSError) as error:
         return damage_of(error)
+
+
+def what_to_do(error: KuduliteError) -> str:
+    """Return what an operator does about an error that a table has, empty if its text says so."""
+    if isinstance(error, FormatVersionError):
+        return "Show the table with the version of kudulite that has written it, or a later one."
+    if isinstance(error, CorruptionError):
+        return (
+            "Its page of checks lists the damaged files. Put them back from a copy, or restore the"
+            " table from its newest backup with `kudulite restore`. Other tables are not affected."
+        )
+    if isinstance(error, StorageError):
+        return (
+            "See that the file system or the object store can be reached, and load the page anew."
+        )
+    return ""
 
 
 def damage_of(error: Exception) -> CorruptionError:

@@ -38,7 +38,7 @@ from kudulite.errors import (
 )
 from kudulite.ui.access import COOKIE, HEADERS, LOOPBACK_HOSTS, Access, Refusal
 from kudulite.ui.directory_view import BackupPlace, directory_metrics, directory_view
-from kudulite.ui.open_directory import OpenDirectory, damage_of
+from kudulite.ui.open_directory import OpenDirectory, damage_of, what_to_do
 from kudulite.ui.query_view import MEDIA_TYPES, SECONDS_DEFAULT, query_file, query_page
 from kudulite.ui.rendering import rendered, style_sheet
 from kudulite.ui.row_view import changes_page, history_page, rows_page
@@ -141,9 +141,10 @@ class _Pages:
         try:
             response = self._allowed(request, form, work, is_open)
         except KuduliteError as error:
-            response = self._error_page(request, _status_of(error), str(error))
+            response = self._error_page(request, _status_of(error), str(error), what_to_do(error))
         except (pa.ArrowException, OSError) as error:
-            response = self._error_page(request, 500, str(damage_of(error)))
+            found = damage_of(error)
+            response = self._error_page(request, 500, str(found), what_to_do(found))
         except Exception:
             # A page without its cause; the log has it. Nothing is hidden from the operator.
             _log.exception("the page %s has ended with an error", request.url.path)
@@ -184,12 +185,23 @@ class _Pages:
         )
         return HTMLResponse(text, status)
 
-    def _error_page(self, request: Request, status: int, message: str) -> HTMLResponse:
+    def _error_page(
+        self, request: Request, status: int, message: str, remedy: str = ""
+    ) -> HTMLResponse:
         name = request.path_params.get("name", "")
         title = "Not found" if status == 404 else "Refused" if status == 403 else "Not possible"
         if status >= 500:
             title = "Cannot be read"
-        return self._page(request, "error.html", status, title=title, message=message, about=name)
+        return self._page(
+            request,
+            "error.html",
+            status,
+            title=title,
+            is_damaged=status >= 500,
+            message=message,
+            remedy=remedy,
+            about=name,
+        )
 
     def _of_table(self, page: Callable[[Request, Table], Response]) -> Work:
         """Return the work of a page of one table, which is opened anew for each request."""

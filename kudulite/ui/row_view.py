@@ -1,4 +1,4 @@
-"""What the pages of rows show: rows by key, the difference of two moments, the history of a key.
+"""The content of the pages of rows: rows by key, differences of moments, the history of a key.
 
     /rows?where=…&at=…&after=KEY     a page begins behind the last key of the page before
 

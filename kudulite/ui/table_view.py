@@ -1,4 +1,4 @@
-"""What the pages of one table show of its metadata: columns, tablets, figures, versions, upkeep.
+"""The content of the pages of one table: columns, tablets, figures, versions, upkeep, checks.
 
 Each part is read by itself: a part that cannot be read is its error, and the others are shown.
 
