@@ -45,7 +45,7 @@ from kudulite.ui.row_view import changes_page, history_page, rows_page
 from kudulite.ui.samples import Samples
 from kudulite.ui.table_view import REASONS, checks_view, table_view, tablets_view, upkeep_view
 
-_BODY_BYTES_MAX = 64 << 10
+_BODY_BYTES_MAX, _FIELDS_MAX = 64 << 10, 20
 _REFRESH_SECONDS = 5
 _OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 # A request with one of these reads as much as it is asked to.
@@ -161,7 +161,9 @@ class _Pages:
             request, is_costly=is_costly, is_open=is_open or self.access.is_token(given)
         )
         if refusal is None and form is None:
-            refusal = Refusal(413, f"a form has at most {_BODY_BYTES_MAX:,} bytes")
+            refusal = Refusal(
+                413, f"a form has at most {_FIELDS_MAX} fields and {_BODY_BYTES_MAX:,} bytes"
+            )
         if refusal is not None and refusal.status == 401:
             return self._page(request, "login.html", 401, title="Token", problem=refusal.message)
         if refusal is not None:
@@ -394,13 +396,15 @@ def _base_of(request: Request) -> str:
 
 
 async def _form_of(request: Request) -> Form | None:
-    """Return the fields of a form, None of one that is too long."""
+    """Return the fields of a form, None of one that is longer than any of these pages."""
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > _BODY_BYTES_MAX:
             return None
-    fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=20)
+    if body.count(b"&") >= _FIELDS_MAX:
+        return None
+    fields = parse_qs(body.decode("utf-8", "replace"))
     return {name: values[-1] for name, values in fields.items()}
 
 

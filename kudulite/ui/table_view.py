@@ -177,7 +177,11 @@ class UpkeepView:
 
 
 def upkeep_view(table: Table) -> UpkeepView:
-    """Return the upkeep of a table; nothing is run."""
+    """Return the upkeep of a table; nothing is run.
+
+    Raises CorruptionError, StorageError, TableNotFoundError if no part of it can be read.
+    """
+    store_of(table).newest()
     statistics = read_or_error(lambda: table.statistics)
 
     def performed() -> list[TableVersion]:
