@@ -451,6 +451,7 @@ def test_an_unexpected_error_is_a_page_without_a_trace(client, browser, monkeypa
     assert "a secret of the program" in caplog.text
 
 
+@pytest.mark.full
 def test_a_thousand_tables_are_one_page(client, browser):
     """Empty tables, so that the test is short."""
     for number in range(1000):
