@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
@@ -28,6 +28,9 @@ from kudulite.errors import (
 )
 from kudulite.table.table_list import list_tables
 from kudulite.table.table_names import table_folder
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 T = TypeVar("T")
 
@@ -65,9 +68,14 @@ class OpenDirectory:
             raise known
         return self.client.table(table_name)
 
-    def sql(self, query: str, at: str | None) -> SqlResult:
-        """Plan one query over the tables. Raises as `Client.sql`."""
-        return run_sql(self, query, at, None)
+    def sql(
+        self, query: str, at: str | None, on_connection: Callable[[DuckDBPyConnection], object]
+    ) -> SqlResult:
+        """Plan one query over the tables; `on_connection` is given its connection first.
+
+        Raises as `Client.sql`.
+        """
+        return run_sql(self, query, at, None, on_connection)
 
     def _below(self, name: str) -> OpenDirectory:
         """Return a directory in this one, for names of SQL such as `"directory"."name"`."""

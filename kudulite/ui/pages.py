@@ -220,7 +220,7 @@ class _Pages:
 
     def _unknown(self, request: Request, form: Form) -> Response:
         raise NotFoundError(
-            f"there is no page {request.url.path}; the first page lists the tables and their pages"
+            "there is no such page; the first page lists the tables and their pages"
         )
 
     def _login(self, request: Request, form: Form) -> Response:

@@ -15,17 +15,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from kudulite.client.sql import SqlResult
 from kudulite.errors import OptionError, UsageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.values import python_rows
 from kudulite.ui.open_directory import OpenDirectory
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 ROWS_SHOWN_MAX = 1000
 FILE_ROWS_MAX = 1_000_000
@@ -101,9 +103,9 @@ def _rows(
     directory: OpenDirectory, query: str, at: str, seconds: float, count: int
 ) -> tuple[pa.Table, Timestamp | None]:
     """Return at least `count` + 1 rows of a query, or all that it has, and their moment."""
-    result = directory.sql(query, at or None)
     batches, found = [], 0
-    with _ending_after(result, seconds):
+    with _ending_after(seconds) as connections:
+        result = directory.sql(query, at or None, connections.append)
         reader = result.to_reader()
         for batch in reader:
             batches.append(batch)
@@ -114,8 +116,12 @@ def _rows(
 
 
 @contextmanager
-def _ending_after(result: SqlResult, seconds: float) -> Iterator[None]:
-    """Interrupt a query that is not done after so many seconds, and say so."""
+def _ending_after(seconds: float) -> Iterator[list[DuckDBPyConnection]]:
+    """Interrupt the connections in the list if they are at work after so many seconds, and say so.
+
+    Planning is part of the time, because some queries run then.
+    """
+    connections: list[DuckDBPyConnection] = []
     is_done, is_late = threading.Event(), threading.Event()
 
     def watch() -> None:
@@ -124,12 +130,13 @@ def _ending_after(result: SqlResult, seconds: float) -> Iterator[None]:
         is_late.set()
         # An interrupt between two steps of a query is lost.
         while not is_done.wait(_INTERRUPT_EVERY_SECONDS):
-            result.interrupt()
+            for connection in connections:
+                connection.interrupt()
 
     watcher = threading.Thread(target=watch, name="kudulite-ui-query", daemon=True)
     watcher.start()
     try:
-        yield
+        yield connections
     except UsageError as error:
         if is_late.is_set():
             raise UsageError(

@@ -9,7 +9,6 @@ drawing.py makes markup, and it escapes the texts that it is given.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
 from functools import cache
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -70,11 +69,16 @@ def style_sheet() -> str:
 
 
 def query_of(**values: Any) -> str:
-    """Return the query part of an address; a list is one parameter for each of its values."""
+    """Return the query part of an address; a list is one parameter for each of its values.
+
+    A value without text is left out, but not of a list: a key may be an empty text.
+    """
     pairs: list[tuple[str, str]] = []
     for name, value in values.items():
-        given: Iterable[Any] = value if isinstance(value, list | tuple) else [value]
-        pairs += [(name, str(each)) for each in given if each not in ("", None)]
+        if isinstance(value, list):
+            pairs += [(name, str(each)) for each in value]
+        elif value not in ("", None):
+            pairs.append((name, str(value)))
     return f"?{urlencode(pairs)}" if pairs else ""
 
 

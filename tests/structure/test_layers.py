@@ -71,7 +71,7 @@ ALLOWED_DEPENDENCIES = {
     "kudulite.storage.object_reader": CORE_DEPENDENCIES | {"obstore"},
     "kudulite.storage.object_lister": CORE_DEPENDENCIES | {"obstore"},
     "kudulite.storage.object_storage": CORE_DEPENDENCIES | {"obstore"},
-    "kudulite.ui": CORE_DEPENDENCIES | {"jinja2", "markupsafe", "starlette", "uvicorn"},
+    "kudulite.ui": CORE_DEPENDENCIES | {"duckdb", "jinja2", "markupsafe", "starlette", "uvicorn"},
     "kudulite.tools": CORE_DEPENDENCIES | {"rich", "typer"},
     "kudulite_spark": {"kudulite", "numpy", "pandas", "py4j", "pyarrow", "pyspark"},
     "pyspark_kudulite": {"kudulite_spark", "pyspark"},

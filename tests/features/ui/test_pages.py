@@ -378,12 +378,23 @@ def test_a_result_that_is_cut_says_so_and_a_file_is_never_cut(client, browser, m
     assert "CSV cannot hold rows or arrays within rows: l" in bad(shown, nested, 400)
 
 
-def test_a_query_ends_after_its_time(browser):
-    """With what to do, and the pages answer again."""
+@pytest.mark.parametrize("form", ["{}", "EXPLAIN ANALYZE {}", "SELECT ({})"])
+def test_a_query_ends_after_its_time(browser, form):
+    """With what to do, also if it runs while it is planned; and the pages answer again."""
     shown = browser(query_seconds=0.3)
     query = "SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b"
-    assert "was ended after 0.3 seconds" in bad(shown, f"/sql?q={quote(query)}", 400)
+    path = f"/sql?q={quote(form.format(query))}"
+    assert "was ended after 0.3 seconds" in bad(shown, path, 400)
     good(shown, "/sql?q=SELECT+1")
+
+
+def test_an_empty_text_is_a_key(client, browser):
+    """Its link leads to its history, and the page after it begins behind it."""
+    table = client.create_table("t", SCHEMA, primary_key=["city", "n"])
+    table.insert([{"city": "", "n": n, "load": 0.0} for n in range(60)])
+    page = browser().get(path_of("t", "/rows")).text
+    assert "insert" in good(browser(), link(page, "history"))
+    assert "no more rows" in good(browser(), link(page, "Next page"))
 
 
 def test_upkeep_shows_what_would_run_and_runs_it_when_allowed(client, browser):
