@@ -7,6 +7,7 @@ It stands alone because a service that mounts the pages has a server of its own.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import uvicorn
@@ -47,4 +48,6 @@ def serve(application: Starlette, listener: socket.socket) -> None:
         proxy_headers=False,
         timeout_graceful_shutdown=5,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    # Uvicorn ends in good order, and raises the interrupt again then.
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
