@@ -611,3 +611,8 @@ class Client:
 
     def _store(self, name: str) -> TableStore:
         return TableStore(table_folder(self.root, name), self._environment)
+
+
+def environment_of(client: Client) -> Environment:
+    """Return the environment below a client, for layers above this one; users do not need it."""
+    return client._environment

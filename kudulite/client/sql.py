@@ -204,9 +204,15 @@ def run_sql(
     query: str,
     at: Moment | None,
     parameters: Sequence[object] | Mapping[str, object] | None,
+    on_connection: Callable[[duckdb.DuckDBPyConnection], object] = lambda connection: None,
 ) -> SqlResult:
-    """Plan a query over the tables of a directory; see `Client.sql`."""
+    """Plan a query over the tables of a directory; see `Client.sql`.
+
+    `on_connection` is given the connection first, so that another thread can interrupt it: some
+    queries, such as EXPLAIN ANALYZE, run while they are planned.
+    """
     connection = _new_connection()
+    on_connection(connection)
     with errors_of_duckdb():
         named = named_tables(connection, query)
         tables = opened_tables(directory) if named.is_list else _named_in(directory, named)

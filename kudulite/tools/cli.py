@@ -96,6 +96,10 @@ PANELS = {
             "List a table's tablets: the partition of each, its rows, rowsets and bytes."
         ),
         "commands_look.layout": "Draw the rowsets of each tablet over its key space.",
+        "commands_ui.ui": (
+            "Show the tables of a directory in the browser, until Ctrl-C; it only reads."
+        ),
+        "commands_ui.report": ("Write the pages about the tables of a directory to one HTML file."),
         "commands_measure.schema": (
             "Print the definition of a table as JSON, in the form that `kudu table create` takes."
         ),

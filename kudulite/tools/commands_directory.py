@@ -10,7 +10,6 @@ The command then ends with status 1.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -19,7 +18,7 @@ import typer
 import kudulite
 from kudulite.errors import CorruptionError, OptionError, StorageError
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.shown.openmetrics import Family, openmetrics
+from kudulite.shown.openmetrics import openmetrics
 from kudulite.shown.progress import byte_text
 from kudulite.storage.address import DIRECTORIES
 from kudulite.tools.addresses import (
@@ -41,6 +40,7 @@ from kudulite.tools.outcomes import (
 )
 from kudulite.tools.output import AsJson, TablePaths, is_table, print_json, print_rows
 from kudulite.upkeep.assessment import Level, assess, worst
+from kudulite.upkeep.statistics import statistics_families
 
 _UNITS = ((7 * 86_400, "w"), (86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
@@ -185,7 +185,8 @@ def metrics(paths: TablePaths, processes: FigureProcesses = None) -> None:
     choice = chosen_tables(paths)
     outcomes = figure_outcomes(_figures, choice, "metrics of tables", processes)
     outcomes = [outcome for outcome in outcomes if outcome.state != State.DELETED]
-    print(openmetrics(_families(outcomes)), end="")
+    tables = [(_labels(outcome.address), outcome.result) for outcome in outcomes]
+    print(openmetrics(statistics_families(tables)), end="")
     end_with(outcomes)
 
 
@@ -193,21 +194,6 @@ def _figures(address: str) -> kudulite.TableStatistics:
     return open_table(address).statistics
 
 
-def _families(outcomes: Sequence[Outcome]) -> Iterator[Family]:
-    values: dict[str, list[tuple[dict[str, str], float]]] = {}
-    readable = []
-    for outcome in outcomes:
-        path = address_of(outcome.address).path
-        labels = {"table": path.name, "path": str(path)}
-        is_readable = outcome.result is not None
-        readable.append((labels, int(is_readable)))
-        for name, value in vars(outcome.result).items() if is_readable else ():
-            if isinstance(value, Timestamp):
-                name, value = f"{name}_seconds", value.to_datetime().timestamp() if value else 0.0
-            values.setdefault(name, []).append((labels, value))
-    unreadable_count = sum(not value for _, value in readable)
-    about = "tables whose statistics could not be read"
-    yield Family("tables_unreadable", "gauge", about, [({}, unreadable_count)])
-    yield Family("table_readable", "gauge", "1 if the statistics could be read, else 0", readable)
-    for name, samples in values.items():
-        yield Family(f"table_{name}", "gauge", name.replace("_", " "), samples)
+def _labels(address: str) -> dict[str, str]:
+    path = address_of(address).path
+    return {"table": path.name, "path": str(path)}

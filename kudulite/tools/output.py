@@ -183,7 +183,10 @@ def write_rows(
     if row_format == RowFormat.PARQUET and output is None:
         raise OptionError("--format parquet needs --output FILE")
     is_seen = output is None and sys.stdout.isatty()
-    with _sink(output) as sink, contextlib.nullcontext() if is_seen else Progress(about) as shown:
+    with (
+        output_file(output) as sink,
+        contextlib.nullcontext() if is_seen else Progress(about) as shown,
+    ):
         batches: Iterable[pa.RecordBatch] = reader if shown is None else shown.counted(reader, len)
         if row_format == RowFormat.PARQUET:
             with pa.parquet.ParquetWriter(sink, reader.schema) as writer:
@@ -236,7 +239,8 @@ def value_of_text(name: str, column_type: ColumnType, text: str, kind: str = "")
 
 
 @contextlib.contextmanager
-def _sink(output: str | None) -> Iterator[BinaryIO]:
+def output_file(output: str | None) -> Iterator[BinaryIO]:
+    """Open a file or an address for writing; None is standard output."""
     if output is None:
         sys.stdout.flush()
         yield sys.stdout.buffer

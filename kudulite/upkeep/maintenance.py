@@ -117,6 +117,19 @@ def maintain_table(
     return replace(done, garbage=garbage)
 
 
+def next_operations(store: TableStore) -> list[tuple[str, ScoredOperation]]:
+    """Return the operation that maintenance would begin with in each tablet, the best first.
+
+    Tablets that need none are left out, and nothing is run. Rows in memory, which maintenance
+    flushes first, are not looked at. Raises StorageError, CorruptionError.
+    """
+    tablet_ids = [entry.id for entry in store.newest().tablets]
+    look = _Pass(store, tablet_ids, None, run_operation)
+    found = [(tablet_id, look.candidates(tablet_id)) for tablet_id in tablet_ids]
+    best = [(tablet_id, operations[0]) for tablet_id, operations in found if operations]
+    return sorted(best, key=lambda each: each[1].rank, reverse=True)
+
+
 def _check_grace(store: TableStore, name: str, seconds: object) -> None:
     if not isinstance(seconds, Real) or not float(seconds) >= 0:  # as NaN is not
         raise UsageError(
@@ -221,7 +234,7 @@ class _Pass:
                     self.busy.add(tablet_id)
                     continue
                 # Score again: another maintainer may have been at work before the lock was taken.
-                found = self._candidates(tablet_id)
+                found = self.candidates(tablet_id)
                 if found:
                     self._run_one(tablet_id, found[0])
         busy = tuple(sorted(self.busy))
@@ -285,11 +298,11 @@ class _Pass:
 
     def _place(self, number: int) -> _Place | None:
         """Return a tablet's place among those that wait, None if it needs nothing."""
-        found = self._candidates(self.tablet_ids[number])
+        found = self.candidates(self.tablet_ids[number])
         freed_bytes, score = found[0].rank if found else (0, 0.0)
         return ((-freed_bytes, -score), number) if (freed_bytes, score) > (0, 0.0) else None
 
-    def _candidates(self, tablet_id: str) -> list[ScoredOperation]:
+    def candidates(self, tablet_id: str) -> list[ScoredOperation]:
         """Return what is worth doing to a tablet and was not refused, the best first."""
         if tablet_id in self.busy or self._tried[tablet_id] >= OPERATIONS_PER_TABLET_MAX:
             return []

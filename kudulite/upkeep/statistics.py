@@ -1,12 +1,13 @@
 """TableStatistics: what a table holds, in rows, files and bytes, and what upkeep would be worth."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.shown.html import html_fields
+from kudulite.shown.openmetrics import Family
 from kudulite.table.present import read_tablets
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_store import TableStore
@@ -86,6 +87,25 @@ def table_statistics(store: TableStore) -> TableStatistics:
         last_write=Timestamp(max(manifest.timestamp, memory.last_timestamp)),
         ancient_history_mark=Timestamp(mark),
     )
+
+
+def statistics_families(
+    tables: Sequence[tuple[Mapping[str, str], TableStatistics | None]],
+) -> Iterator[Family]:
+    """Yield the metrics of tables, each given by its labels; None is one that cannot be read."""
+    values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    for labels, statistics in tables:
+        for name, value in () if statistics is None else vars(statistics).items():
+            if isinstance(value, Timestamp):
+                name, value = f"{name}_seconds", value.to_datetime().timestamp() if value else 0.0
+            values.setdefault(name, []).append((labels, value))
+    readable = [(labels, int(statistics is not None)) for labels, statistics in tables]
+    unreadable_count = sum(not value for _, value in readable)
+    about = "tables whose statistics could not be read"
+    yield Family("tables_unreadable", "gauge", about, [({}, unreadable_count)])
+    yield Family("table_readable", "gauge", "1 if the statistics could be read, else 0", readable)
+    for name, samples in values.items():
+        yield Family(f"table_{name}", "gauge", name.replace("_", " "), samples)
 
 
 def _files(

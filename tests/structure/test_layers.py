@@ -1,6 +1,6 @@
 """Imports point down the layers, never in a circle, and outside the package only at public names.
 
-    backups, kudu → client, tools → reads → writes → upkeep → table → chain → tablet → rowset
+    tools → ui → backups, kudu → client → reads → writes → upkeep → table → chain → tablet → rowset
             → delta → basefile, wal → model → shown → storage → errors
 
 An import in a function or under TYPE_CHECKING counts as any other.
@@ -33,8 +33,10 @@ LAYERS = (
     ("upkeep",),
     ("writes",),
     ("reads",),
-    ("client", "tools"),
+    ("client",),
     ("backups", "kudu"),
+    ("ui",),
+    ("tools",),
 )
 HEIGHT = {layer: height for height, layers in enumerate(LAYERS) for layer in layers}
 # kudulite/__init__.py: the public names, above all layers.
@@ -46,6 +48,7 @@ PROGRAMS_MODULE = "kudulite.kudu"
 PUBLIC_PACKAGES = (
     "kudulite",
     "kudulite.client",
+    "kudulite.ui",
     PROGRAMS_MODULE,
     *(f"{PROGRAMS_MODULE}.{name}" for name in ("client", "errors", "schema", "util")),
 )
@@ -68,6 +71,7 @@ ALLOWED_DEPENDENCIES = {
     "kudulite.storage.object_reader": CORE_DEPENDENCIES | {"obstore"},
     "kudulite.storage.object_lister": CORE_DEPENDENCIES | {"obstore"},
     "kudulite.storage.object_storage": CORE_DEPENDENCIES | {"obstore"},
+    "kudulite.ui": CORE_DEPENDENCIES | {"duckdb", "jinja2", "markupsafe", "starlette", "uvicorn"},
     "kudulite.tools": CORE_DEPENDENCIES | {"rich", "typer"},
     "kudulite_spark": {"kudulite", "numpy", "pandas", "py4j", "pyarrow", "pyspark"},
     "pyspark_kudulite": {"kudulite_spark", "pyspark"},

@@ -45,7 +45,7 @@ def sort_key(name: str) -> tuple[int, list[tuple[int, str]]]:
     return kind, [(int(digits or 0), letters) for digits, letters in parts]
 
 
-@pytest.mark.parametrize("name", ["kudulite", "kudulite.kudu", "kudulite_spark"])
+@pytest.mark.parametrize("name", ["kudulite", "kudulite.kudu", "kudulite.ui", "kudulite_spark"])
 def test_all_names_are_listed_and_sorted(name):
     """Everything that is not in `__all__` may change without notice."""
     assert name_problems(importlib.import_module(name)) == []

@@ -38,6 +38,7 @@ CHECKED_FOLDERS = (
     "kudulite/table",
     "kudulite/tablet",
     "kudulite/tools",
+    "kudulite/ui",
     "kudulite/upkeep",
     "kudulite/wal",
     "kudulite/writes",

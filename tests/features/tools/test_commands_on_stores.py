@@ -126,6 +126,9 @@ def _measure(run: Story, table: str) -> None:
     assert "table_live_row_count" in run.text("metrics", table)
     run.text("watch", table, "--count", 1)
     assert run.value("perf", table)
+    root = table.rpartition("/")[0]
+    run.text("ui", root, "--host", "0.0.0.0", status=1)
+    run.text("report", root, "--output", f"{root}/report.html")
 
 
 def _maintain(run: Story, table: str) -> None:
