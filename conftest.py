@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 from tests.support.scheduling import STARTS_SPARK, FewSparkWorkers, spark_worker_count
+from tests.support.tiers import half_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +40,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([_inherited] if _inheri
 # Each of them would compile the checkout again where bytecode is not kept.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """A run of CI has one half of the full tier; see .ci/run."""
+    parser.addoption("--half", type=int, choices=(0, 1), help="run one of two halves of the tests")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FewSparkWorkers | None:
@@ -70,6 +76,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.spark)
         if in_folder and not item.get_closest_marker("quick"):
             item.add_marker(pytest.mark.full)
+    half = config.getoption("half")
+    if half is not None:
+        others = [item for item in items if half_of(item.nodeid) != half]
+        items[:] = [item for item in items if half_of(item.nodeid) == half]
+        config.hook.pytest_deselected(items=others)
     items.sort(key=lambda item: not item.nodeid.startswith(STARTS_SPARK))
 
 

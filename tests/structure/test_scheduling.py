@@ -7,6 +7,7 @@ import pytest
 from xdist.remote import Producer
 
 from tests.support.scheduling import STARTS_SPARK, FewSparkWorkers, spark_worker_count
+from tests.support.tiers import half_of
 
 
 class Worker:
@@ -96,3 +97,13 @@ def test_the_place_of_a_worker_that_has_crashed_is_free():
 def test_the_quick_tier_has_one_session(tier, count):
     """The full tier has two where the memory suffices."""
     assert spark_worker_count(SimpleNamespace(getoption=lambda name: tier)) in count
+
+
+def test_a_half_has_about_half_of_the_tests():
+    """A test is always in the same one, whichever process asks."""
+    names = [
+        f"tests/unit/model/test_{letter}.py::test_it[{n}]" for letter in "ab" for n in range(99)
+    ]
+    halves = [half_of(name) for name in names]
+    assert set(halves) == {0, 1} and 80 < sum(halves) < 118
+    assert half_of("tests/unit/model/test_a.py::test_it[0]") == 0

@@ -3,10 +3,13 @@
 A test is in one of them. A machine that takes many seeds or cases runs two of them in the quick
 tier, unless it says how many or which ones, and the others in the full tier. Property tests of
 hypothesis, and tests with the marker `both`, are in both tiers and do less in the quick one.
+
+With --half=0 or 1, a run has one of two halves of its tests.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -34,6 +37,11 @@ def tiered(
         for value in listed
     ]
     return pytest.mark.parametrize(names, cases, **options)
+
+
+def half_of(nodeid: str) -> int:
+    """Return the half, 0 or 1, that a test is always in."""
+    return zlib.crc32(nodeid.encode()) & 1
 
 
 def by_tier(quick: int, full: int) -> int:
