@@ -155,7 +155,9 @@ def _place() -> Terminal | Notebook | None:
     processes = sys.modules.get("multiprocessing")
     if processes is not None and processes.parent_process() is not None:
         return None
-    if "ipykernel" in sys.modules and "IPython" in sys.modules:
+    # Libraries import IPython and its kernel in programs that are none.
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if getattr(shell, "kernel", None) is not None:
         return Notebook()
     stream = sys.stderr
     return Terminal() if stream is not None and stream.isatty() else None

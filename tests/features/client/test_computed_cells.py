@@ -10,6 +10,7 @@ import pytest
 
 import kudulite
 from kudulite import expr
+from kudulite.client.batch_writer import BatchWriter
 from tests.support.oracle.expressions import COLUMNS, NOON, OF_NUMBERS, OF_TEXT, ROWS
 
 
@@ -120,16 +121,16 @@ def test_no_update_is_lost_beside_other_writers(table):
 def test_rows_that_change_meanwhile_are_computed_again(core, table, monkeypatch):
     """A large update that another writer changes rows of, between its read and its commit."""
     others = iter([lambda: table.update([{"id": 2, "n": 100}]), lambda: table.delete([{"id": 1}])])
-    run = type(table)._run
+    run = BatchWriter.run
 
     def run_after_another(self, *given, **options):
         if options.get("operation") == "update" and "read_at" in options:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(type(table), "_run", run)
+                patch.setattr(BatchWriter, "run", run)
                 next(others, lambda: None)()
         return run(self, *given, **options)
 
-    monkeypatch.setattr(type(table), "_run", run_after_another)
+    monkeypatch.setattr(BatchWriter, "run", run_after_another)
     table.update(where="id < 3", set={"n": "n + 1"})
     assert cells(table, "n") == [8, 101, None]
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -205,8 +206,20 @@ def test_processes_of_multiprocessing_show_nothing(monkeypatch):
         def isatty(self) -> bool:
             return True
 
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # another test may have loaded it
     monkeypatch.setattr(sys, "stderr", OfTerminal())
     assert isinstance(progress._place(), Terminal)
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
     assert progress._place() is None
+
+
+def test_a_program_that_has_imported_the_kernel_is_no_notebook(monkeypatch):
+    """Only a shell with a kernel shows HTML; a program would print it."""
+    shells = iter([None, SimpleNamespace(), SimpleNamespace(kernel=None)])
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    python = SimpleNamespace(get_ipython=lambda: next(shells))
+    monkeypatch.setitem(sys.modules, "IPython", python)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert [progress._place() for _ in range(3)] == [None] * 3
+    python.get_ipython = lambda: SimpleNamespace(kernel=object())
+    monkeypatch.setattr(progress, "Notebook", lambda: "a notebook")
+    assert progress._place() == "a notebook"
