@@ -184,7 +184,8 @@ def choose_window(store: TableStore, start: Any, end: Any) -> tuple[int, int]:
     TimestampError for a moment ahead of the clock or before the ancient history mark, for an end
     before the creation, and when the window ends before it starts.
     """
-    manifest = store.newest()
+    present = choose_snapshot(store, None) if end is None else 0
+    manifest = store.newest() if end is not None else store.chain.last_seen()
     after = moment_of(store, manifest, start)
     if misread_number(start):
         check_readable(store, manifest, after, start)
@@ -197,7 +198,7 @@ def choose_window(store: TableStore, start: Any, end: Any) -> tuple[int, int]:
             f" {format_timestamp(before)} were asked for, which is earlier; give the older moment"
             " first"
         )
-    up_to = choose_snapshot(store, end)
+    up_to = present if end is None else choose_snapshot(store, end)
     if after > up_to and end is None and after <= store.environment.clock.now():
         up_to = choose_snapshot(store, Timestamp(after))  # nothing has changed since
     if after > up_to:
@@ -205,7 +206,7 @@ def choose_window(store: TableStore, start: Any, end: Any) -> tuple[int, int]:
             f"table {store.name!r}: changes after {format_timestamp(after)} were asked for, which"
             f" is ahead of the clock; it is at {format_timestamp(up_to)}"
         )
-    check_not_ancient(store, store.newest(), after)
+    check_not_ancient(store, store.chain.last_seen(), after)
     return after, up_to
 
 

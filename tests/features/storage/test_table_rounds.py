@@ -95,6 +95,16 @@ def test_a_row_in_the_past_is_read_in_as_few(place: Place, rounds: Callable):
     assert table.get(2, at=moment) == {"k": 2, "a": 14, "b": 2}
 
 
+def test_the_changes_of_a_commit_are_found_by_one_look(place: Place, rounds: Callable):
+    """Its rows are in memory; with an end there is a look for the moment's version, too."""
+    table = warm(place)
+    moment = table.current_timestamp()
+    table.upsert(rows(90))
+    assert rounds(lambda: table.changes(moment, images="both").to_arrow()) <= 2
+    assert rounds(lambda: table.changes(moment).to_arrow()) == 1
+    assert rounds(lambda: table.changes(moment, table.current_timestamp()).to_arrow()) <= 3
+
+
 def test_a_small_commit_is_a_look_and_a_put(place: Place, rounds: Callable):
     """Whatever number of tablets has its rows; the first one reads them side by side."""
     table = place.client().table("t")
