@@ -1,7 +1,7 @@
 """Rendering: the templates of the pages, and how values are written in them.
 
 Every value is escaped by Jinja2, so a name, a cell or a message of a table is never markup. Only
-drawing.py makes markup, and it escapes the texts that it is given.
+drawing.py and `with_commands` make markup, and they escape the texts that they are given.
 
 **Threads**: any.
 """
@@ -9,11 +9,13 @@ drawing.py makes markup, and it escapes the texts that it is given.
 from __future__ import annotations
 
 import datetime
+import re
 from functools import cache
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import jinja2
+from markupsafe import Markup, escape
 
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.shown.progress import byte_text
@@ -44,6 +46,7 @@ def templates() -> jinja2.Environment:
         "part": lambda name: quote(name, safe=""),
         "duration": duration_text,
         "figure": figure_text,
+        "with_commands": with_commands,
     }
     found.globals |= {
         "tablet_svg": tablet_svg,
@@ -109,6 +112,11 @@ def figure_text(value: Any, name: str) -> str:
     if "bytes" in name:
         return byte_text(int(value))
     return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
+
+
+def with_commands(text: str) -> Markup:
+    """Return a text whose commands, between backticks, are code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def cell_text(value: Any) -> str:
