@@ -168,8 +168,7 @@ def changes_page(table: Table, start: str, end: str) -> ChangesPage:
         kind, cells = row["_change_type"], [row[name] for name in columns]
         changed: frozenset[int] = frozenset()
         if kind == "update_postimage" and before is not None:
-            pairs = zip(cells, (before[name] for name in columns), strict=True)
-            changed = frozenset(n for n, (now, then) in enumerate(pairs) if not _is_same(now, then))
+            changed = _differing(cells, [before[name] for name in columns])
         moment = str(row["_commit_timestamp"])
         rows.append(ChangedRow(kind, moment, key_texts(keys, row), cells, changed))
     if has_more and rows and rows[-1].kind == "update_preimage":
@@ -183,9 +182,13 @@ def _rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
             yield from python_rows(batch.slice(start, CHANGES_SHOWN_MAX))
 
 
-def _is_same(now: Any, then: Any) -> bool:
-    """Whether two cells are equal; NaN equals itself here."""
-    return bool(now == then) or (now != now and then != then)
+def _differing(cells: Sequence[Any], before: Sequence[Any]) -> frozenset[int]:
+    """Return the places of cells that differ from those before; NaN equals itself here."""
+    return frozenset(
+        place
+        for place, (now, then) in enumerate(zip(cells, before, strict=True))
+        if not (now == then or (now != now and then != then))
+    )
 
 
 @dataclass(frozen=True)
@@ -209,8 +212,7 @@ def history_page(table: Table, texts: Sequence[str]) -> HistoryPage:
         cells = [row[name] for name in columns]
         changed: frozenset[int] = frozenset()
         if before is not None:
-            pairs = enumerate(zip(cells, before, strict=True))
-            changed = frozenset(n for n, (now, then) in pairs if not _is_same(now, then))
+            changed = _differing(cells, before)
         moment = row["_commit_timestamp"]
         text = "before the past that is kept" if moment is None else str(moment)
         rows.append(ChangedRow(row["_change_type"] or "row", text, list(texts), cells, changed))

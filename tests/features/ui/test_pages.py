@@ -65,7 +65,7 @@ def path_of(name: str, rest: str = "") -> str:
 
 
 def text_of(page: str) -> str:
-    """What a reader sees of a page."""
+    """The text of a page, as it is read."""
     body = re.sub(r"(?s)<(style|head|svg).*?</\1>", "", page)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
