@@ -184,8 +184,11 @@ def choose_window(store: TableStore, start: Any, end: Any) -> tuple[int, int]:
     TimestampError for a moment ahead of the clock or before the ancient history mark, for an end
     before the creation, and when the window ends before it starts.
     """
-    present = choose_snapshot(store, None) if end is None else 0
-    manifest = store.newest() if end is not None else store.chain.last_seen()
+    if end is None:
+        up_to = choose_snapshot(store, None)
+        manifest = store.chain.last_seen()
+    else:
+        manifest = store.newest()
     after = moment_of(store, manifest, start)
     if misread_number(start):
         check_readable(store, manifest, after, start)
@@ -198,8 +201,9 @@ def choose_window(store: TableStore, start: Any, end: Any) -> tuple[int, int]:
             f" {format_timestamp(before)} were asked for, which is earlier; give the older moment"
             " first"
         )
-    up_to = present if end is None else choose_snapshot(store, end)
-    if after > up_to and end is None and after <= store.environment.clock.now():
+    if end is not None:
+        up_to = choose_snapshot(store, end)
+    elif after > up_to and after <= store.environment.clock.now():
         up_to = choose_snapshot(store, Timestamp(after))  # nothing has changed since
     if after > up_to:
         raise TimestampError(

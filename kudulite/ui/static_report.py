@@ -14,10 +14,13 @@ from markupsafe import Markup
 
 from kudulite.client.client import Client
 from kudulite.errors import KuduliteError, TableNotFoundError
+from kudulite.tablet.maintenance_policy import ScoredOperation
 from kudulite.ui.directory_view import DAMAGED, BackupPlace, TableSummary, directory_view
 from kudulite.ui.open_directory import OpenDirectory, read_or_error
 from kudulite.ui.rendering import rendered, style_sheet
-from kudulite.ui.table_view import REASONS, TableView, UpkeepView, table_view, upkeep_view
+from kudulite.ui.table_view import REASONS, TableView, table_view, waiting_operations
+
+Waiting = list[tuple[str, ScoredOperation]] | KuduliteError
 
 
 def report(
@@ -50,14 +53,14 @@ def report(
 
 def _views(
     directory: OpenDirectory, summary: TableSummary
-) -> tuple[str, TableView | KuduliteError, UpkeepView | None] | None:
+) -> tuple[str, TableView | KuduliteError, Waiting] | None:
     """Return the name of a table and what the report shows of it, None if it was deleted."""
     if summary.state == DAMAGED and summary.statistics is None:
-        return summary.name, KuduliteError(summary.problem), None
+        return summary.name, KuduliteError(summary.problem), []
     try:
         table = directory.table(summary.name)
         view = read_or_error(lambda: table_view(table))
-        upkeep = None if isinstance(view, KuduliteError) else upkeep_view(table)
+        waiting = [] if isinstance(view, KuduliteError) else waiting_operations(table)
     except TableNotFoundError:
         return None
-    return summary.name, view, upkeep
+    return summary.name, view, waiting

@@ -176,6 +176,11 @@ class UpkeepView:
     metrics: TableMetrics
 
 
+def waiting_operations(table: Table) -> list[tuple[str, ScoredOperation]] | KuduliteError:
+    """Return what maintenance would begin with in each tablet; nothing is run."""
+    return read_or_error(lambda: next_operations(store_of(table)))
+
+
 def upkeep_view(table: Table) -> UpkeepView:
     """Return the upkeep of a table; nothing is run.
 
@@ -191,7 +196,7 @@ def upkeep_view(table: Table) -> UpkeepView:
     return UpkeepView(
         statistics,
         findings_of(table, statistics),
-        read_or_error(lambda: next_operations(store_of(table))),
+        waiting_operations(table),
         read_or_error(performed),
         table.metrics,
     )
